@@ -1,0 +1,1 @@
+"""Adapters: what autotune knows about each inference server."""
