@@ -124,9 +124,7 @@ class Engine(ABC):
         """The server's resolved settings, from its endpoints and its log so far."""
         return Effective()
 
-    def overrides(
-        self, args: Mapping[str, ArgValue], effective: Effective
-    ) -> Sequence[Override]:
+    def overrides(self, args: Mapping[str, ArgValue], effective: Effective) -> Sequence[Override]:
         """Which of the asked arguments the server silently changed or ignored."""
         return ()
 
