@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from autotune.records import Failure
+    from autotune.records import Failure, Measurement
 
 
 class AutotuneError(Exception):
@@ -70,11 +70,15 @@ class TrialError(AutotuneError):
 
 
 class TrialFailed(TrialError):
-    """The configuration's fault, with kind, phase and root cause."""
+    """The configuration's fault, with kind, phase and root cause.
 
-    def __init__(self, failure: Failure) -> None:
+    `partial` is what was measured before it failed, if anything: a server that dies at the
+    first burst of load keeps its single-stream figure.
+    """
+
+    def __init__(self, failure: Failure, partial: Measurement | None = None) -> None:
         super().__init__(f"{failure.kind} during {failure.phase}: {failure.cause}")
-        self.failure = failure
+        self.failure, self.partial = failure, partial
 
 
 class TrialLost(TrialError):

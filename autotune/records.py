@@ -30,7 +30,7 @@ FIGURES: Mapping[str, str] = {
     "single_p50_e2e_ms": "request time, one at a time, median",
     "single_requests": "measured requests",
     "single_accept_length": "tokens accepted per verify step including the bonus token",
-    "single_decode_graph_share": "share of decode (or verify) steps that ran from a CUDA graph, 0-1",
+    "single_decode_graph_share": "share of decode or verify steps run from a CUDA graph, 0-1",
     "single_cold_tok_s": "the first request's end-to-end tok/s, before warm-up",
     # Peak: the workload's concurrency.
     "peak_window_tok_s": "completion tokens in the window of full concurrency / its length",
@@ -150,6 +150,8 @@ class Measurement(Frozen):
 
 
 State = Literal["ok", "infeasible", "lost", "running", "interrupted"]
+Purpose = Literal["baseline", "known_good", "search", "finalist", "drift", "replay"]
+"""Why a trial was launched; `drift` is the baseline measured again."""
 
 
 class Outcome(Frozen):
@@ -173,7 +175,7 @@ class Outcome(Frozen):
     answers: tuple[str, ...] = ()
     engine_version: str | None = None
     machine: str = Field(default="", description="fingerprint digest of the host it ran on")
-    purpose: Literal["search", "baseline", "known_good", "finalist", "replay"] = "search"
+    purpose: Purpose = "search"
     repeats: int | None = Field(default=None, description="number of the trial this one repeats")
     simulated: bool = False
     started_at: str = Field(default="", description="UTC, ISO 8601")
