@@ -1,0 +1,188 @@
+"""Ray actors and slots: which GPUs run which trial.
+
+A slot is `gpus_per_trial` GPUs of one node, owned by one actor for the whole study. The actor
+runs trials, one at a time; everything it starts lives under a reaper outside Ray's process
+tree, so the end of the actor, for whatever reason, is the end of the server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import os
+import tarfile
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from autotune.errors import InputError, MachineNotClean
+from autotune.machine import Fingerprint, open_machine
+from autotune.records import Outcome, Progress
+from autotune.trial import TrialPlan, run_trial
+
+# A log that is larger than this stays on the node that wrote it (bytes, compressed).
+MAX_FOLDER_BYTES = 64 * 2**20
+
+
+@dataclass(frozen=True)
+class HostFacts:
+    """What a slot tells about its node."""
+
+    node: str
+    hostname: str
+    gpus: tuple[int, ...]
+    fingerprint: Fingerprint
+    shares_files: bool  # sees the driver's run directory
+
+
+@dataclass(frozen=True)
+class TrialResult:
+    """What comes back from a slot: the outcome, and the trial's folder if the node is apart."""
+
+    outcome: Outcome | None
+    folder: bytes | None = None
+    not_clean: str | None = None  # message of MachineNotClean
+
+
+def start_ray(address: str | None, gpus: int | None) -> None:
+    """Join the cluster at `address`, or start a private one with `gpus` GPUs on this machine.
+
+    The private cluster listens on loopback only and has no dashboard. Ray's memory monitor is
+    switched off: it takes the page cache of a model load for a leak and kills the trial.
+    """
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    os.environ.setdefault("RAY_memory_monitor_refresh_ms", "0")
+    common: dict[str, Any] = {"log_to_driver": False, "configure_logging": False}
+    if address is not None:
+        ray.init(address=address, **common)
+        return
+    ray.init(
+        num_gpus=gpus or 0,
+        num_cpus=os.cpu_count(),
+        include_dashboard=False,
+        object_store_memory=128 * 2**20,
+        _node_ip_address="127.0.0.1",
+        **common,
+    )
+
+
+@ray.remote(max_restarts=0, max_task_retries=0, max_concurrency=16, num_cpus=0)
+class SlotActor:
+    """Owns the GPUs of one slot and runs trials on them, one at a time."""
+
+    def __init__(self, run_path: Path, simulated_host: Path | None) -> None:
+        self._gpus = tuple(int(gpu) for gpu in ray.get_gpu_ids())
+        # The engine must see the slot through autotune's own variables, not through Ray's.
+        os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+        self._run_path, self._simulated_host = run_path, simulated_host
+        self._progress: Progress | None = None
+        self._task: asyncio.Task[Outcome] | None = None
+
+    async def describe(self, commands: Mapping[str, tuple[str, ...]]) -> HostFacts:
+        """The node, its GPUs and its fingerprint."""
+        ledger = self._simulated_host / "gpus.json" if self._simulated_host else None
+        machine = open_machine(ledger)
+        return HostFacts(
+            node=ray.get_runtime_context().get_node_id(),
+            hostname=os.uname().nodename,
+            gpus=self._gpus,
+            fingerprint=await asyncio.to_thread(machine.fingerprint, commands),
+            shares_files=self._run_path.is_dir(),
+        )
+
+    async def run(self, plan: TrialPlan) -> TrialResult:
+        """Run one trial to the end; `cancel` ends it early."""
+        apart = not self._run_path.is_dir()
+        if apart:
+            plan = replace(plan, trial_dir=Path(tempfile.mkdtemp(prefix="autotune-trial-")))
+        self._task = asyncio.create_task(run_trial(plan, self._gpus, self._listen))
+        try:
+            outcome: Outcome | None = await self._task
+            not_clean = None
+        except MachineNotClean as error:
+            outcome, not_clean = None, str(error)
+        finally:
+            self._task = self._progress = None
+        return TrialResult(outcome, _packed(plan.trial_dir) if apart else None, not_clean)
+
+    async def status(self) -> Progress | None:
+        """What the running trial is doing, if one runs."""
+        return self._progress
+
+    async def cancel(self) -> None:
+        """Stop the running trial cleanly; `run` then returns an interrupted outcome."""
+        if self._task is not None:
+            self._task.cancel()
+
+    def _listen(self, progress: Progress) -> None:
+        self._progress = progress
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One actor and what it runs on."""
+
+    actor: Any  # ray's actor handle has no static type
+    facts: HostFacts
+
+
+async def open_slots(
+    gpus_per_trial: int,
+    run_path: Path,
+    commands: Mapping[str, tuple[str, ...]],
+    simulated_host: Path | None,
+) -> tuple[Slot, ...]:
+    """One actor for every `gpus_per_trial` GPUs of every node, pinned to its node.
+
+    Raises:
+        InputError: no node has that many GPUs. Ray itself would wait for ever.
+    """
+    actors = [
+        SlotActor.options(  # type: ignore[attr-defined]  # added by ray.remote
+            num_gpus=gpus_per_trial,
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
+        ).remote(run_path, simulated_host)
+        for node, count in _slots_per_node(gpus_per_trial).items()
+        for _ in range(count)
+    ]
+    facts = await asyncio.gather(*(actor.describe.remote(commands) for actor in actors))
+    return tuple(Slot(actor, fact) for actor, fact in zip(actors, facts, strict=True))
+
+
+def _slots_per_node(gpus_per_trial: int) -> dict[str, int]:
+    nodes = {
+        node["NodeID"]: int(node["Resources"].get("GPU", 0))
+        for node in ray.nodes()
+        if node["Alive"]
+    }
+    if gpus_per_trial == 0:
+        return dict.fromkeys(nodes, 1)
+    slots = {node: gpus // gpus_per_trial for node, gpus in nodes.items() if gpus >= gpus_per_trial}
+    if not slots:
+        most = max(nodes.values(), default=0)
+        raise InputError(
+            f"no machine has {gpus_per_trial} GPUs (the largest has {most}); "
+            "lower gpus_per_trial, or name a cluster with --address",
+            field="gpus_per_trial",
+        )
+    return slots
+
+
+def _packed(folder: Path) -> bytes | None:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
+        archive.add(folder, arcname=".")
+    data = buffer.getvalue()
+    return data if len(data) <= MAX_FOLDER_BYTES else None
+
+
+def unpack_folder(data: bytes, folder: Path) -> None:
+    """Put the files of a trial that ran on another node into its folder here."""
+    with tarfile.open(fileobj=io.BytesIO(data), mode="r:gz") as archive:
+        archive.extractall(folder, filter="data")
