@@ -54,6 +54,7 @@ FIGURES: Mapping[str, str] = {
     "running_requests_mean": "mean of the requests the server ran in the window",
     "queued_requests_mean": "mean of the requests the server kept waiting in the window",
     "retractions": "requests the server put back for lack of KV room",
+    "worst_violation": "share by which the worst missed limit is missed",
     "cached_share": "share of prompt tokens served from the prefix cache, 0-1",
     # The server.
     "kv_tokens": "tokens of KV cache the server allocated",

@@ -125,11 +125,23 @@ class SlotActor:
 
 
 @dataclass(frozen=True)
+class SlotRequest:
+    """Where an actor is wanted, and with how many GPUs."""
+
+    node: str
+    gpus: int
+    run_path: Path
+    commands: Mapping[str, tuple[str, ...]]
+    simulated_host: Path | None
+
+
+@dataclass(frozen=True)
 class Slot:
     """One actor and what it runs on."""
 
     actor: Any  # ray's actor handle has no static type
     facts: HostFacts
+    request: SlotRequest
 
 
 async def open_slots(
@@ -143,24 +155,32 @@ async def open_slots(
     Raises:
         InputError: no node has that many GPUs. Ray itself would wait for ever.
     """
-    actors = [
-        SlotActor.options(  # type: ignore[attr-defined]  # added by ray.remote
-            num_gpus=gpus_per_trial,
-            scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
-        ).remote(run_path, simulated_host)
+    requests = [
+        SlotRequest(node, gpus_per_trial, run_path, commands, simulated_host)
         for node, count in _slots_per_node(gpus_per_trial).items()
         for _ in range(count)
     ]
-    facts = await asyncio.gather(*(actor.describe.remote(commands) for actor in actors))
-    return tuple(Slot(actor, fact) for actor, fact in zip(actors, facts, strict=True))
+    return tuple(await asyncio.gather(*map(_open_slot, requests)))
+
+
+async def reopen_slot(slot: Slot) -> Slot | None:
+    """A new actor on the node of one that died; None if the node is gone too."""
+    ray.kill(slot.actor)
+    alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
+    return await _open_slot(slot.request) if slot.request.node in alive else None
+
+
+async def _open_slot(request: SlotRequest) -> Slot:
+    actor = SlotActor.options(  # type: ignore[attr-defined]  # added by ray.remote
+        num_gpus=request.gpus,
+        scheduling_strategy=NodeAffinitySchedulingStrategy(request.node, soft=False),
+    ).remote(request.run_path, request.simulated_host)
+    return Slot(actor, await actor.describe.remote(request.commands), request)
 
 
 def _slots_per_node(gpus_per_trial: int) -> dict[str, int]:
-    nodes = {
-        node["NodeID"]: int(node["Resources"].get("GPU", 0))
-        for node in ray.nodes()
-        if node["Alive"]
-    }
+    alive = [node for node in ray.nodes() if node["Alive"]]
+    nodes = {node["NodeID"]: int(node["Resources"].get("GPU", 0)) for node in alive}
     if gpus_per_trial == 0:
         return dict.fromkeys(nodes, 1)
     slots = {node: gpus // gpus_per_trial for node, gpus in nodes.items() if gpus >= gpus_per_trial}

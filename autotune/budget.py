@@ -1,0 +1,62 @@
+"""When a study may start another trial: trials, hours, failures in a row."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from statistics import median
+
+from autotune.experiment import Budget
+from autotune.records import FailureKind, Outcome
+
+SEARCH_PURPOSES = ("baseline", "known_good", "search")
+
+
+def searched(outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """The launches that count as trials: conclusive ones, confirmations left out."""
+    return [
+        outcome
+        for outcome in outcomes
+        if outcome.purpose in SEARCH_PURPOSES and outcome.state in ("ok", "infeasible")
+    ]
+
+
+def spent_seconds(outcomes: Sequence[Outcome], slots: int) -> float:
+    """The study's length so far: what all trials took, shared by the slots that ran them."""
+    return sum(sum(outcome.seconds.values()) for outcome in outcomes) / max(slots, 1)
+
+
+def trial_seconds(outcomes: Sequence[Outcome]) -> float | None:
+    """How long a trial takes: the median of those that were measured, else of all."""
+    totals = [sum(o.seconds.values()) for o in outcomes if o.state == "ok"]
+    totals = totals or [sum(o.seconds.values()) for o in outcomes if o.seconds]
+    return median(totals) if totals else None
+
+
+def reason_to_stop(
+    budget: Budget, outcomes: Sequence[Outcome], running: int, slots: int
+) -> str | None:
+    """Why no further trial may be started, or None."""
+    if len(searched(outcomes)) + running >= budget.trials:
+        return f"{budget.trials} trials"
+    if budget.hours is not None:
+        spent = spent_seconds(outcomes, slots)
+        expected = trial_seconds(outcomes) or 0.0
+        if spent + expected > budget.hours * 3600:
+            return f"{budget.hours:g} hours: another trial would overrun them"
+    return failing_in_a_row(budget, outcomes)
+
+
+def failing_in_a_row(budget: Budget, outcomes: Sequence[Outcome]) -> str | None:
+    """The causes, counted, if the last trials all failed to be measured; else None."""
+    last = searched(outcomes)[-budget.consecutive_failures :]
+    failures = [
+        outcome.failure
+        for outcome in last
+        if outcome.failure is not None and outcome.failure.kind is not FailureKind.LIMIT_VIOLATED
+    ]
+    if len(failures) < budget.consecutive_failures:
+        return None
+    causes = Counter(f"{failure.kind}: {failure.cause}" for failure in failures)
+    listed = "; ".join(f"{count}x {cause}" for cause, count in causes.most_common(5))
+    return f"{len(failures)} trials failed in a row: {listed}"

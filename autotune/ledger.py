@@ -1,0 +1,250 @@
+"""The ledger: the Optuna study that says what was asked and what it gave.
+
+Only the driver writes it. A failed launch is recorded as COMPLETE with a positive constraint
+and the worst values seen, because a FAIL is invisible to samplers, which then propose it again
+and again. FAIL is kept for trials that say nothing about their configuration: lost ones,
+interrupted ones.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import optuna
+from optuna.study import StudyDirection
+from optuna.trial import FrozenTrial, Trial, TrialState
+
+from autotune.limits import violations
+from autotune.records import OBJECTIVES, Measurement, Outcome, Purpose, Value
+from autotune.space import Space
+
+CONSTRAINT = "infeasible"
+# optuna-dashboard 0.21 draws constraints from this key only; Optuna 5 itself writes another.
+_DASHBOARD_CONSTRAINTS = "constraints"
+# So many proposals in a row that need no launch mean that the space is used up.
+MAX_UNLAUNCHED_IN_A_ROW = 200
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A configuration to launch."""
+
+    number: int
+    params: dict[str, Value]
+    key: str
+    purpose: Purpose
+    repeats: int | None
+
+
+class Ledger:
+    """Asks the sampler, tells it, and knows which configurations have been measured."""
+
+    def __init__(self, study: optuna.Study, space: Space) -> None:
+        self.study, self._space = study, space
+        self._open: dict[int, Trial] = {}
+        self._running_keys: dict[int, str] = {}
+        self._results: dict[str, Outcome] = {}  # canonical key -> first conclusive outcome
+        self._worst: tuple[float, float] | None = None
+
+    # -- asking -----------------------------------------------------------------------------
+    def plan(
+        self, params: Mapping[str, Value], purpose: Purpose, repeats: int | None = None
+    ) -> None:
+        """Ask for this configuration before anything the sampler proposes."""
+        attrs: dict[str, Any] = {"purpose": purpose}
+        if repeats is not None:
+            attrs["repeats"] = repeats
+        self.study.enqueue_trial(dict(params), user_attrs=attrs)
+
+    @property
+    def planned(self) -> int:
+        """How many configurations wait to be asked."""
+        return len(self.study.get_trials(deepcopy=False, states=(TrialState.WAITING,)))
+
+    def ask(self) -> Asked | None:
+        """The next configuration to launch; None when the space has no new one to offer.
+
+        A forbidden combination and a configuration that was measured (or is running) are told
+        to the sampler at once and never launched.
+        """
+        for _ in range(MAX_UNLAUNCHED_IN_A_ROW):
+            trial = self.study.ask()
+            params = self._space.suggest(trial)
+            attrs = trial.user_attrs
+            asked = Asked(
+                number=trial.number,
+                params=params,
+                key=self._space.key(params),
+                purpose=attrs.get("purpose", "search"),
+                repeats=attrs.get("repeats"),
+            )
+            if asked.purpose not in ("search", "known_good") or not self._without_launch(
+                trial, asked
+            ):
+                self._open[asked.number] = trial
+                self._running_keys[asked.number] = asked.key
+                trial.set_user_attr("key", asked.key)
+                return asked
+            if self.is_exhausted():
+                return None
+        return None
+
+    def is_exhausted(self) -> bool:
+        """True if the sampler knows that no new configuration is left."""
+        exhausted = getattr(self.study.sampler, "exhausted", None)
+        return bool(exhausted(self.study)) if exhausted is not None else False
+
+    def _without_launch(self, trial: Trial, asked: Asked) -> bool:
+        """Tell what is known without a launch; False if a launch is needed."""
+        reason = self._space.forbidden(asked.params)
+        if reason is not None:
+            trial.set_user_attr("forbidden", reason)
+            self._tell_infeasible(trial, 1.0)
+            return True
+        known = self._results.get(asked.key)
+        if known is not None:
+            trial.set_user_attr("duplicate_of", known.number)
+            self._record(trial, known)
+            return True
+        if asked.key in self._running_keys.values():
+            trial.set_user_attr("lost", True)
+            self.study.tell(trial, state=TrialState.FAIL)
+            return True
+        return False
+
+    # -- telling ----------------------------------------------------------------------------
+    def tell(self, outcome: Outcome) -> None:
+        """Record how a trial ended."""
+        trial = self._open.pop(outcome.number)
+        self._running_keys.pop(outcome.number, None)
+        self._record(trial, outcome)
+        self.remember(outcome)
+
+    def remember(self, outcome: Outcome) -> None:
+        """Know an outcome that the storage already holds (on resume) or was just told."""
+        if outcome.state not in ("ok", "infeasible"):
+            return
+        self._results.setdefault(outcome.key, outcome)
+        if outcome.state == "ok" and outcome.values is not None:
+            values = (outcome.values[OBJECTIVES[0]], outcome.values[OBJECTIVES[1]])
+            worst = self._worst or values
+            self._worst = (min(worst[0], values[0]), min(worst[1], values[1]))
+
+    def result_of(self, params: Mapping[str, Value]) -> Outcome | None:
+        """The conclusive outcome of this configuration, if it has one."""
+        return self._results.get(self._space.key(params))
+
+    def adopt(self, number: int) -> None:
+        """Take over a trial that an earlier driver asked for and never told."""
+        self._open[number] = Trial(self.study, self.study.trials[number]._trial_id)
+
+    def _record(self, trial: Trial, outcome: Outcome) -> None:
+        for name, value in _attributes(outcome).items():
+            trial.set_user_attr(name, value)
+        if outcome.state in ("lost", "interrupted", "running"):
+            self.study.tell(trial, state=TrialState.FAIL)
+        elif outcome.state == "ok" and outcome.values is not None:
+            self._constrain(trial, 0.0)
+            self.study.tell(trial, [outcome.values[name] for name in OBJECTIVES])
+        else:
+            self._tell_infeasible(trial, _violation(outcome), outcome.values)
+
+    def _tell_infeasible(
+        self, trial: Trial, violation: float, values: Mapping[str, float] | None = None
+    ) -> None:
+        self._constrain(trial, violation)
+        worst = self._worst or (0.0, 0.0)
+        measured = [(values or {}).get(name) for name in OBJECTIVES]
+        known = [floor if m is None else m for m, floor in zip(measured, worst, strict=True)]
+        self.study.tell(trial, known)
+
+    def _constrain(self, trial: Trial, violation: float) -> None:
+        trial.set_constraint(CONSTRAINT, violation)
+        storage = self.study._storage
+        storage.set_trial_system_attr(trial._trial_id, _DASHBOARD_CONSTRAINTS, [violation])
+
+
+def _violation(outcome: Outcome) -> float:
+    """1 for a launch that failed; the share by which the worst limit was missed otherwise."""
+    return float(outcome.figures.get("worst_violation", 1.0)) or 1.0
+
+
+def _attributes(outcome: Outcome) -> dict[str, Any]:
+    """What a person sees of a trial in optuna-dashboard, and the sampler may learn from."""
+    attributes: dict[str, Any] = {
+        "state": outcome.state,
+        "purpose": outcome.purpose,
+        "trial_seconds": round(sum(outcome.seconds.values()), 1),
+    }
+    if outcome.failure is not None:
+        attributes |= {
+            "failure_kind": outcome.failure.kind,
+            "failure_phase": outcome.failure.phase,
+            "failure_cause": outcome.failure.cause[:500],
+        }
+    if outcome.spread and outcome.values:
+        relative = {
+            n: s / outcome.values[n] for n, s in outcome.spread.items() if outcome.values.get(n)
+        }
+        attributes["spread"] = json.dumps(relative)
+    if outcome.state in ("lost", "interrupted"):
+        attributes["lost"] = True
+    return attributes
+
+
+def open_study(
+    storage: optuna.storages.BaseStorage, name: str, sampler: optuna.samplers.BaseSampler
+) -> optuna.Study:
+    """Create the two-objective study, or load it if the storage has it."""
+    study = optuna.create_study(
+        storage=storage,
+        study_name=name,
+        sampler=sampler,
+        directions=[StudyDirection.MAXIMIZE, StudyDirection.MAXIMIZE],
+        load_if_exists=True,
+    )
+    study.set_metric_names(list(OBJECTIVES))
+    return study
+
+
+def copy_study(
+    old: optuna.Study, name: str, space: Space, sampler: optuna.samplers.BaseSampler
+) -> optuna.Study:
+    """The same trials under a changed space, because Optuna fixes a category's choices.
+
+    Numbers are kept. A trial whose parameters the new space no longer has becomes a FAIL
+    without parameters.
+    """
+    new = open_study(old._storage, name, sampler)
+    for trial in old.get_trials(deepcopy=False):
+        if trial.state is not TrialState.WAITING:
+            new.add_trial(_moved(trial, space))
+    return new
+
+
+def _moved(trial: FrozenTrial, space: Space) -> FrozenTrial:
+    distributions = {name: space.distributions.get(name) for name in trial.params}
+    fits = all(
+        d is not None and d._contains(d.to_internal_repr(trial.params[name]))
+        for name, d in distributions.items()
+    )
+    if not fits or not trial.state.is_finished():
+        return optuna.trial.create_trial(
+            state=TrialState.FAIL, user_attrs={**trial.user_attrs, "lost": True}
+        )
+    return optuna.trial.create_trial(
+        state=trial.state,
+        params=trial.params,
+        distributions=distributions,
+        values=trial.values,
+        user_attrs=trial.user_attrs,
+        system_attrs=trial.system_attrs,
+    )
+
+
+def limit_share(constraints: Mapping[str, float], measurement: Measurement) -> float:
+    """The share by which the worst limit is missed; 0 if all are kept."""
+    return max(violations(constraints, measurement).values(), default=0.0)
