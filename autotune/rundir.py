@@ -1,0 +1,288 @@
+"""A run on disk: where its files lie, how they are written, and how they are read back.
+
+    runs/NAME/run.json            format and version that wrote it
+              experiment.yaml     the search space as it was given
+              machine.json        fingerprint of the host
+              study.db            Optuna's storage
+              status.json         what the driver does right now
+              summary.json        how the study ended
+              trials/0007/outcome.json, launch.sh, server.log, timeline.json, requests.jsonl
+
+Everything that reads a run (`show`, `report`, `explain`, `export`, `compare`) reads only the
+JSON and YAML files, so that a run can be copied, archived, and looked at while it is written.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, JsonValue, ValidationError
+
+from autotune import __version__
+from autotune.errors import InputError
+from autotune.front import Point, front_of, points_of
+from autotune.records import Outcome
+
+FORMAT = 1
+"""Raised when an older autotune could misread what a newer one wrote."""
+
+
+@dataclass(frozen=True)
+class RunDir:
+    """Where the files of one run lie. Creates nothing until `create`."""
+
+    path: Path
+
+    @property
+    def run_json(self) -> Path:
+        return self.path / "run.json"
+
+    @property
+    def experiment_yaml(self) -> Path:
+        return self.path / "experiment.yaml"
+
+    @property
+    def machine_json(self) -> Path:
+        return self.path / "machine.json"
+
+    @property
+    def study_db(self) -> Path:
+        return self.path / "study.db"
+
+    @property
+    def status_json(self) -> Path:
+        return self.path / "status.json"
+
+    @property
+    def summary_json(self) -> Path:
+        return self.path / "summary.json"
+
+    @property
+    def report_html(self) -> Path:
+        return self.path / "report.html"
+
+    @property
+    def trials(self) -> Path:
+        return self.path / "trials"
+
+    def trial(self, number: int) -> Path:
+        """The folder of one trial; alone enough to run that trial again by hand."""
+        return self.trials / f"{number:04d}"
+
+    def outcome_json(self, number: int) -> Path:
+        return self.trial(number) / "outcome.json"
+
+    def create(self) -> None:
+        """Make the directory, readable by its owner alone; an existing run is kept.
+
+        Logs and environments of servers can hold what others must not see.
+        """
+        with _explained(self.path):
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.trials.mkdir(mode=0o700, exist_ok=True)
+            if not self.run_json.exists():
+                write_json(self.run_json, {"format": FORMAT, "autotune": __version__})
+
+    def create_trial(self, number: int) -> Path:
+        """Make the folder of one trial; returns it."""
+        folder = self.trial(number)
+        with _explained(folder):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return folder
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run as read from disk at one moment; it may still be growing.
+
+    `experiment` is the experiment file as plain data, `machine`, `status` and `summary` the
+    JSON of the same names, each empty if it is not there (yet). `problems` says in one line
+    each what could not be read.
+    """
+
+    path: Path
+    name: str
+    experiment: Mapping[str, Any]
+    outcomes: tuple[Outcome, ...]
+    baseline: int | None
+    machine: Mapping[str, Any]
+    status: Mapping[str, Any]
+    summary: Mapping[str, Any]
+    unfinished: tuple[int, ...] = ()
+    problems: tuple[str, ...] = ()
+    points: tuple[Point, ...] = field(default=())
+
+    @property
+    def front(self) -> tuple[int, ...]:
+        """Numbers of the front's trials, from the fastest single stream to the highest peak."""
+        return tuple(point.number for point in front_of(self.points))
+
+    @property
+    def live(self) -> bool:
+        """Whether the driver that writes this run still lives on this host."""
+        pid = self.status.get("pid")
+        return isinstance(pid, int) and Path(f"/proc/{pid}").exists()
+
+    def outcome(self, number: int) -> Outcome:
+        """The outcome of one trial; an unknown number is an InputError that lists the known."""
+        for outcome in self.outcomes:
+            if outcome.number == number:
+                return outcome
+        known = ", ".join(str(outcome.number) for outcome in self.outcomes) or "none yet"
+        raise InputError(f"no trial {number} with an outcome; there is: {known}", file=self.path)
+
+    def point(self, number: int) -> Point | None:
+        """The pooled figures of a trial; None if it could not be measured."""
+        return next((point for point in self.points if point.number == number), None)
+
+
+def write_json(path: Path, content: BaseModel | JsonValue | Mapping[str, Any]) -> None:
+    """Write JSON so that a reader, or a crash, sees the old file or the new one, never half."""
+    if isinstance(content, BaseModel):
+        text = content.model_dump_json(indent=1)
+    else:
+        text = json.dumps(content, indent=1, ensure_ascii=False)
+    write_text(path, text + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file in one step, private to its owner; raises InputError if it cannot."""
+    with _explained(path):
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+
+
+def read_run(path: Path) -> Run:
+    """Read a run, whole or not: finished, interrupted, or being written at this moment.
+
+    Raises InputError, in one line, if the path is not a run or a newer autotune wrote it.
+    """
+    place = RunDir(path)
+    with _explained(path):
+        _require_run(place)
+        problems: list[str] = []
+        experiment = _read_experiment(place.experiment_yaml, problems)
+        machine = _read_object(place.machine_json, problems)
+        status = _read_object(place.status_json, problems)
+        summary = _read_object(place.summary_json, problems)
+        outcomes, unfinished = _read_trials(place, problems)
+    return Run(
+        path=path,
+        name=str(experiment.get("name") or path.resolve().name),
+        experiment=experiment,
+        outcomes=outcomes,
+        baseline=_baseline(outcomes),
+        machine=machine,
+        status=status,
+        summary=summary,
+        unfinished=unfinished,
+        problems=tuple(problems),
+        points=points_of(outcomes),
+    )
+
+
+def _require_run(place: RunDir) -> None:
+    if not place.path.is_dir():
+        wrong = "is a file" if place.path.exists() else "does not exist"
+        raise InputError(f"{wrong}; a run is a directory such as runs/NAME", file=place.path)
+    if not any(file.exists() for file in (place.run_json, place.experiment_yaml, place.trials)):
+        raise InputError(
+            "is not a run: it has no run.json, experiment.yaml or trials/; "
+            "`autotune search SPACE.yaml` writes one",
+            file=place.path,
+        )
+    written = _read_object(place.run_json, []).get("format", FORMAT)
+    if not isinstance(written, int) or written > FORMAT:
+        raise InputError(
+            f"was written by a newer autotune (format {written}, this one reads {FORMAT}); "
+            "upgrade autotune to read it",
+            file=place.path,
+        )
+
+
+def _read_experiment(path: Path, problems: list[str]) -> Mapping[str, Any]:
+    if not path.exists():
+        return {}
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        problems.append(f"{path.name}: not readable: {_first_line(error)}")
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _read_object(path: Path, problems: list[str]) -> Mapping[str, Any]:
+    if not path.exists():
+        return {}
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        problems.append(f"{path.name}: not readable: {_first_line(error)}")
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _read_trials(place: RunDir, problems: list[str]) -> tuple[tuple[Outcome, ...], tuple[int, ...]]:
+    """All outcomes by number, and the numbers of the trials that have none (yet)."""
+    outcomes: list[Outcome] = []
+    unfinished: list[int] = []
+    folders = sorted(place.trials.iterdir()) if place.trials.is_dir() else []
+    for folder in folders:
+        if not (folder.name.isdigit() and folder.is_dir()):
+            continue
+        outcome = _read_outcome(folder / "outcome.json", problems)
+        if outcome is None or outcome.state == "running":
+            unfinished.append(int(folder.name))
+        if outcome is not None:
+            outcomes.append(outcome)
+    return tuple(sorted(outcomes, key=lambda outcome: outcome.number)), tuple(unfinished)
+
+
+def _read_outcome(path: Path, problems: list[str]) -> Outcome | None:
+    try:
+        return Outcome.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except ValidationError as error:
+        wrong = error.errors(include_url=False)[0]
+        place = ".".join(str(part) for part in wrong["loc"]) or "file"
+        problems.append(f"{path.parent.name}/{path.name}: not readable: {place}: {wrong['msg']}")
+        return None
+
+
+def _baseline(outcomes: tuple[Outcome, ...]) -> int | None:
+    """The first known-good configuration; the one that everything is compared with."""
+    for outcome in outcomes:
+        if outcome.purpose == "baseline" and outcome.repeats is None:
+            return outcome.number
+    return None
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    """Turn what the file system refuses into one line for the user."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or _first_line(error)
+        raise InputError(reason, file=error.filename or path) from error

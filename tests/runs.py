@@ -1,0 +1,131 @@
+"""Synthetic runs for tests: outcomes made by hand, written as a study would write them.
+
+Nothing here was measured. The figures are chosen so that each test can see one thing.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from autotune.records import PEAK, SINGLE, Failure, FailureKind, Outcome, Phase, Value
+from autotune.rundir import RunDir, write_json, write_text
+
+EXPERIMENT: dict[str, Any] = {
+    "name": "synthetic",
+    "gpus_per_trial": 8,
+    "engines": {
+        "sglang": {
+            "command": ["python", "-m", "sglang.launch_server"],
+            "args": {"model-path": "acme/Tiny-1T", "tp-size": 8},
+        }
+    },
+    "parameters": {
+        "attention_backend": {"choices": ["triton", "flashinfer"], "flag": "attention-backend"},
+        "num_steps": {"int": {"low": 0, "high": 5}, "flag": "speculative-num-steps"},
+        "cuda_graph": {"choices": [True, False], "flag_when_false": "disable-cuda-graph"},
+        "nccl_proto": {"choices": [None, "LL"], "env": "NCCL_PROTO"},
+    },
+    "known_good": [{"attention_backend": "flashinfer", "num_steps": 0, "cuda_graph": True}],
+    "workload": {"input_tokens": 1024, "output_tokens": 256, "peak_concurrency": 128},
+}
+
+SECONDS = {"prepare": 0.1, "launch": 40.0, "load": 320.0, "capture": 70.0, "ready": 5.0}
+SECONDS |= {"answer_check": 4.0, "warm_up": 30.0, "single": 40.0, "peak": 60.0, "stop": 8.0}
+
+BASE_PARAMS: dict[str, Value] = {
+    "attention_backend": "flashinfer",
+    "num_steps": 0,
+    "cuda_graph": True,
+    "nccl_proto": None,
+}
+
+
+def command_of(number: int, params: dict[str, Value]) -> tuple[str, ...]:
+    """The launch a study would have made of these parameters."""
+    words = ["python", "-m", "sglang.launch_server", "--model-path", "acme/Tiny-1T"]
+    words += ["--tp-size", "8", "--host", "127.0.0.1", "--port", str(41000 + number)]
+    words += ["--served-model-name", f"autotune-{number}", "--enable-metrics"]
+    words += ["--attention-backend", str(params["attention_backend"])]
+    if params["num_steps"]:
+        words += ["--speculative-num-steps", str(params["num_steps"])]
+    if not params["cuda_graph"]:
+        words += ["--disable-cuda-graph"]
+    return tuple(words)
+
+
+def env_of(number: int, params: dict[str, Value]) -> dict[str, str]:
+    env = {
+        "AUTOTUNE_MARK": f"mark-{number}",
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "CUDA_VISIBLE_DEVICES": "0,1,2,3,4,5,6,7",
+        "TMPDIR": f"/runs/synthetic/trials/{number:04d}/tmp",
+    }
+    return env | ({"NCCL_PROTO": str(params["nccl_proto"])} if params["nccl_proto"] else {})
+
+
+def measured(
+    number: int,
+    single: float,
+    peak: float,
+    *,
+    params: dict[str, Value] | None = None,
+    **fields: Any,
+) -> Outcome:
+    """A feasible outcome; `params` are changes to the baseline's, `fields` any of Outcome's."""
+    full = BASE_PARAMS | (params or {})
+    defaults: dict[str, Any] = {
+        "number": number,
+        "state": "ok",
+        "engine": "sglang",
+        "params": full,
+        "command": command_of(number, full),
+        "env": env_of(number, full),
+        "key": repr(sorted(full.items(), key=str)),
+        "values": {SINGLE: single, PEAK: peak},
+        "spread": {SINGLE: round(single * 0.01, 3), PEAK: round(peak * 0.005, 3)},
+        "figures": {"peak_concurrency": 128.0},
+        "seconds": dict(SECONDS),
+        "engine_version": "0.5.23",
+        "machine": "feedbeef",
+        "started_at": f"2026-03-01T{number // 60:02d}:{number % 60:02d}:00+00:00",
+        "finished_at": f"2026-03-01T{number // 60:02d}:{number % 60:02d}:59+00:00",
+    }
+    return Outcome.model_validate(defaults | fields)
+
+
+def failed(
+    number: int,
+    kind: FailureKind = FailureKind.OUT_OF_MEMORY,
+    cause: str = "torch.OutOfMemoryError: CUDA out of memory.",
+    *,
+    phase: Phase = Phase.LOAD,
+    params: dict[str, Value] | None = None,
+    **fields: Any,
+) -> Outcome:
+    failure = Failure(kind=kind, phase=phase, cause=cause, excerpt=("Load weight end.", cause))
+    fields = {"state": "infeasible", "failure": failure, "values": None, "spread": {}} | fields
+    return measured(number, 0.0, 0.0, params=params, **fields)
+
+
+def baseline(single: float = 80.0, peak: float = 1500.0, **fields: Any) -> Outcome:
+    return measured(0, single, peak, **({"purpose": "baseline"} | fields))
+
+
+def write_run(
+    path: Path,
+    *outcomes: Outcome,
+    experiment: dict[str, Any] | None = None,
+    machine: dict[str, Any] | None = None,
+) -> Path:
+    """Write these outcomes as the run directory `path`; returns it."""
+    place = RunDir(path)
+    place.create()
+    write_text(place.experiment_yaml, yaml.safe_dump(experiment or EXPERIMENT, sort_keys=False))
+    write_json(place.machine_json, machine or {"digest": "feedbeef", "gpus": []})
+    for outcome in outcomes:
+        place.create_trial(outcome.number)
+        write_json(place.outcome_json(outcome.number), outcome)
+    return path

@@ -1,0 +1,76 @@
+"""`show` prints one JSON document of a fixed shape, or tables that fit a person's terminal."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from rich.console import Console
+
+from autotune.records import FailureKind
+from autotune.rundir import RunDir, read_run
+from autotune.show import show_document, show_tables
+from tests.runs import baseline, failed, measured, write_run
+
+
+def rendered(path: Path, width: int = 150) -> str:
+    console = Console(width=width, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    with console.file:
+        for part in show_tables(read_run(path)):
+            console.print(part)
+    return console.export_text()
+
+
+def test_the_document_has_the_agreed_shape(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "run", baseline(), measured(1, 90, 1400), failed(2))
+    RunDir(path).create_trial(3)
+    document = json.loads(json.dumps(show_document(read_run(path))))
+    assert set(document) == {"name", "engine_versions", "machine", "baseline", "front", "trials"}
+    assert document["front"] == [1, 0]
+    assert document["engine_versions"] == {"sglang": "0.5.23"}
+    keys = {"number", "state", "failure", "params", "command", "env", "values", "spread"}
+    for trial in document["trials"]:
+        assert set(trial) == keys | {"figures", "seconds", "warnings"}
+    states = [trial["state"] for trial in document["trials"]]
+    assert states == ["ok", "ok", "infeasible", "interrupted"]
+    assert document["trials"][2]["values"] is None
+    assert document["trials"][2]["failure"] == {
+        "kind": "out_of_memory",
+        "phase": "load",
+        "cause": "torch.OutOfMemoryError: CUDA out of memory.",
+    }
+
+
+def test_the_front_is_shown_with_gains_and_changes_against_the_baseline(tmp_path: Path) -> None:
+    path = write_run(
+        tmp_path / "run",
+        baseline(80, 1500),
+        measured(1, 100, 1600, params={"nccl_proto": "LL"}),
+    )
+    lines = [line for line in rendered(path).splitlines() if "100.0 ± 1.0" in line]
+    assert len(lines) == 1
+    assert "+25.0 %" in lines[0]
+    assert "+6.7 %" in lines[0]
+    assert "nccl_proto=LL" in lines[0]
+    assert "attention_backend" not in lines[0]
+    assert "[baseline]" in rendered(path)
+
+
+def test_failures_are_counted_by_cause(tmp_path: Path) -> None:
+    path = write_run(
+        tmp_path / "run",
+        baseline(),
+        failed(1),
+        failed(2),
+        failed(3, FailureKind.BAD_FLAGS, "error: argument --x: [odd] choice"),
+    )
+    text = rendered(path)
+    rows = [line.split() for line in text.splitlines() if "out_of_memory" in line]
+    assert rows[0][0] == "2"
+    assert "argument --x: [odd] choice" in text  # not eaten as markup
+
+
+def test_a_trial_that_was_cut_off_is_shown(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "run", baseline())
+    RunDir(path).create_trial(1)
+    assert "2 trials, 1 measured, 1 interrupted" in rendered(path)
