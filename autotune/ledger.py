@@ -137,6 +137,12 @@ class Ledger:
         """The conclusive outcome of this configuration, if it has one."""
         return self._results.get(self._space.key(params))
 
+    def forget(self, number: int) -> None:
+        """Drop a trial that was asked for and never had a configuration."""
+        trial = self._open.pop(number)
+        trial.set_user_attr("lost", True)
+        self.study.tell(trial, state=TrialState.FAIL)
+
     def adopt(self, number: int) -> None:
         """Take over a trial that an earlier driver asked for and never told."""
         self._open[number] = Trial(self.study, self.study.trials[number]._trial_id)

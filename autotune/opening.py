@@ -1,0 +1,219 @@
+"""Opening a study: a new run directory, or one that an earlier driver left, whatever it died of."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import fcntl
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import optuna
+import yaml
+from optuna.trial import FrozenTrial, TrialState
+
+from autotune import masking
+from autotune.errors import InputError
+from autotune.experiment import Experiment
+from autotune.ledger import Ledger, copy_study, open_study
+from autotune.machine import Fingerprint
+from autotune.records import Outcome
+from autotune.rundir import RunDir, read_run, write_json, write_text
+from autotune.sampler import ParetoSampler
+from autotune.space import Space, space_changes
+from autotune.storage import open_storage, storage_url
+from autotune.trial import write_outcome
+
+
+@dataclass
+class Opened:
+    """A study ready to run."""
+
+    run: RunDir
+    experiment: Experiment
+    space: Space
+    ledger: Ledger
+    outcomes: list[Outcome] = field(default_factory=list)
+
+
+@contextlib.contextmanager
+def locked(run: RunDir) -> Iterator[None]:
+    """Hold the run directory against a second driver; the lock dies with this process."""
+    with (run.path / "lock").open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            file.seek(0)
+            raise InputError(
+                f"another `autotune search` (process {file.read() or '?'}) is writing this run; "
+                "wait for it, or choose another --run-dir",
+                file=run.path,
+            ) from error
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        yield
+
+
+def choose_run_dir(requested: Path | None, name: str, resume: bool) -> RunDir:
+    """The run directory to use.
+
+    Raises:
+        InputError: it holds a run and `resume` is not set, or the other way round.
+    """
+    path = requested if requested is not None else Path("runs") / name
+    exists = (path / "experiment.yaml").exists()
+    if exists and not resume:
+        raise InputError(
+            "holds a run already; --resume continues it, --run-dir D starts another", file=path
+        )
+    if resume and not exists:
+        raise InputError("holds no run to resume; leave --resume out to start one", file=path)
+    return RunDir(path)
+
+
+def open_new(
+    run: RunDir, experiment: Experiment, text: str, storage: str | None, seed: int
+) -> Opened:
+    """Create the run's files and study, and plan the known-good configurations.
+
+    `text` is the experiment file as the user wrote it; it is stored with its secrets masked.
+    """
+    space = Space(experiment)
+    url = storage_url(storage, run.study_db)
+    study = open_study(open_storage(url), experiment.name, _sampler(space, experiment, seed))
+    if study.get_trials(deepcopy=False):
+        raise InputError(
+            f"already holds a study named {experiment.name}; --resume continues it in its run "
+            "directory, another `name:` in the experiment starts another",
+            field="--storage",
+        )
+    write_text(run.experiment_yaml, masking.mask_text(text, masking.secrets_of(experiment)))
+    write_json(
+        run.path / "storage.json", {"url": masking.mask_text(url), "study": study.study_name}
+    )
+    ledger = Ledger(study, space)
+    for index, params in enumerate(space.known_good):
+        ledger.plan(params, "baseline" if index == 0 else "known_good")
+    return Opened(run, experiment, space, ledger)
+
+
+def open_again(
+    run: RunDir, experiment: Experiment, text: str, storage: str | None, seed: int
+) -> Opened:
+    """Continue a run: finished trials stay, the one that was running is asked again.
+
+    Raises:
+        InputError: the experiment changed in a way that makes old and new figures incomparable.
+    """
+    from autotune.experiment import load_experiment
+
+    old = load_experiment(run.experiment_yaml)
+    changes = space_changes(old, experiment)
+    if changes.incompatible:
+        raise InputError(
+            "the experiment changed, and old figures would not compare with new ones: "
+            + "; ".join(changes.incompatible)
+            + ". Undo this, or use --fork to start a new study seeded with the old results",
+            file=run.path,
+        )
+    space = Space(experiment)
+    url = storage_url(storage, run.study_db)
+    name = _stored_study_name(run) or experiment.name
+    sampler = _sampler(space, experiment, seed)
+    study = open_study(open_storage(url), name, sampler)
+    if changes.compatible:
+        study = _study_for_changed_space(study, space, sampler)
+        write_text(run.experiment_yaml, masking.mask_text(text, masking.secrets_of(experiment)))
+        stored = {"url": masking.mask_text(url), "study": study.study_name}
+        write_json(run.path / "storage.json", stored)
+    opened = Opened(run, experiment, space, Ledger(study, space))
+    _reconcile(opened)
+    return opened
+
+
+def check_machine(run: RunDir, fingerprint: Fingerprint) -> None:
+    """Store the host's fingerprint, or refuse a host that differs from the stored one."""
+    stored = run.machine_json
+    if stored.exists():
+        differences = Fingerprint.model_validate_json(stored.read_text()).differences(fingerprint)
+        if differences:
+            raise InputError(
+                "the machine changed since this run began: " + "; ".join(differences) + ". "
+                "Figures of different machines do not mix: start another run with --run-dir",
+                file=run.path,
+            )
+    write_json(stored, fingerprint)
+
+
+def _sampler(space: Space, experiment: Experiment, seed: int) -> optuna.samplers.BaseSampler:
+    return ParetoSampler(seed, space=space, budget=experiment.budget.trials)
+
+
+def _stored_study_name(run: RunDir) -> str | None:
+    path = run.path / "storage.json"
+    if not path.exists():
+        return None
+    return str(yaml.safe_load(path.read_text())["study"])
+
+
+def _study_for_changed_space(
+    study: optuna.Study, space: Space, sampler: optuna.samplers.BaseSampler
+) -> optuna.Study:
+    """Optuna fixes the choices of a category for good, so a changed space needs a new study."""
+    base, _, count = study.study_name.partition("@")
+    return copy_study(study, f"{base}@{int(count or 1) + 1}", space, sampler)
+
+
+def _reconcile(opened: Opened) -> None:
+    """Bring ledger and run directory together after any death of the driver.
+
+    A trial that finished while nobody listened is told now; one that was under way becomes
+    `interrupted` and is asked again.
+    """
+    stored = {outcome.number: outcome for outcome in read_run(opened.run.path).outcomes}
+    for trial in opened.ledger.study.get_trials(deepcopy=False):
+        outcome = stored.get(trial.number)
+        if trial.state is TrialState.RUNNING:
+            outcome = _settle(opened, trial, outcome)
+        if outcome is not None:
+            opened.outcomes.append(outcome)
+            opened.ledger.remember(outcome)
+
+
+def _settle(opened: Opened, trial: FrozenTrial, outcome: Outcome | None) -> Outcome | None:
+    opened.ledger.adopt(trial.number)
+    if outcome is not None and outcome.state in ("ok", "infeasible"):
+        opened.ledger.tell(outcome)
+        return outcome
+    interrupted = _interrupted(opened, trial)
+    if interrupted is None:
+        opened.ledger.forget(trial.number)
+        return None
+    write_outcome(interrupted, opened.run.create_trial(trial.number))
+    opened.ledger.tell(interrupted)
+    opened.ledger.plan(interrupted.params, interrupted.purpose, interrupted.repeats)
+    return interrupted
+
+
+def _interrupted(opened: Opened, trial: FrozenTrial) -> Outcome | None:
+    """The outcome of a trial that nobody finished; None if it had no configuration yet."""
+    key = trial.user_attrs.get("key")
+    if key is None:
+        return None
+    params = opened.space.active(trial.params)
+    settings = opened.space.settings(params)
+    return Outcome(
+        number=trial.number,
+        state="interrupted",
+        engine=settings.engine,
+        params=dict(params),
+        command=masking.mask_argv(settings.command),
+        env={},
+        key=key,
+        purpose=trial.user_attrs.get("purpose", "search"),
+        repeats=trial.user_attrs.get("repeats"),
+        finished_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    )

@@ -1,0 +1,167 @@
+"""`autotune search`: open the study, find the slots, conduct it, say how it ended."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import ray
+
+from autotune.errors import Interrupted, MachineNotClean, NoFeasibleTrial
+from autotune.experiment import Experiment, load_experiment
+from autotune.opening import Opened, check_machine, choose_run_dir, locked, open_again, open_new
+from autotune.rundir import RunDir, write_json
+from autotune.snapshot import Snapshot, snapshot
+from autotune.study import Conductor
+from autotune.workers import Slot, open_slots, start_ray
+
+INTERRUPTED = "interrupted"
+
+
+@dataclass(frozen=True)
+class SearchOptions:
+    """What the command line says about a search."""
+
+    space: Path
+    run_dir: Path | None = None
+    trials: int | None = None
+    hours: float | None = None
+    seed: int = 0
+    simulate: bool = False
+    resume: bool = False
+    address: str | None = None
+    storage: str | None = None
+
+
+@dataclass(frozen=True)
+class SearchEnd:
+    """How a search ended."""
+
+    run: RunDir
+    reason: str
+    last: Snapshot
+
+
+def search(options: SearchOptions, show: Callable[[Snapshot], None]) -> SearchEnd:
+    """Run a study to its end.
+
+    Raises:
+        InputError: the file, the run directory, the storage or the cluster do not fit.
+        Interrupted: the user stopped it; everything was cleaned up.
+        MachineNotClean: a trial left something behind.
+        NoFeasibleTrial: not one configuration could be measured.
+    """
+    experiment = _with_overrides(load_experiment(options.space), options)
+    run = choose_run_dir(options.run_dir, experiment.name, options.resume)
+    run.create()
+    with locked(run):
+        opener = open_again if options.resume else open_new
+        text = options.space.read_text(encoding="utf-8")
+        opened = opener(run, experiment, text, options.storage, options.seed)
+        return asyncio.run(_conduct(options, opened, show))
+
+
+def _with_overrides(experiment: Experiment, options: SearchOptions) -> Experiment:
+    changes = {"trials": options.trials, "hours": options.hours}
+    given = {name: value for name, value in changes.items() if value is not None}
+    budget = experiment.budget.model_copy(update=given)
+    return experiment.model_copy(update={"budget": budget})
+
+
+async def _conduct(
+    options: SearchOptions, opened: Opened, show: Callable[[Snapshot], None]
+) -> SearchEnd:
+    host = _simulated_host(options, opened)
+    slots = await _open_slots(options, opened, host)
+    conductor = Conductor(
+        run=opened.run,
+        experiment=opened.experiment,
+        space=opened.space,
+        ledger=opened.ledger,
+        slots=list(slots),
+        seed=options.seed,
+        simulated_host=host,
+        show=lambda state: _show(opened.run, state, show),
+        outcomes=opened.outcomes,
+    )
+    _stop_on_signals(conductor)
+    reason = "failed"
+    try:
+        reason = await conductor.conduct()
+    except MachineNotClean as error:
+        reason = f"machine not clean: {error}"
+        raise
+    finally:
+        last = snapshot(conductor)
+        write_json(opened.run.summary_json, {"reason": reason, "seed": options.seed})
+        _show(opened.run, last, show)
+        ray.shutdown()
+    _raise_if_fruitless(conductor, reason)
+    return SearchEnd(opened.run, reason, last)
+
+
+def _show(run: RunDir, state: Snapshot, show: Callable[[Snapshot], None]) -> None:
+    write_json(run.status_json, state)
+    show(state)
+
+
+def _simulated_host(options: SearchOptions, opened: Opened) -> Path | None:
+    """The folder of the simulated machine, made for the experiment's own hardware."""
+    if not options.simulate:
+        return None
+    from autotune.engines.simulated.adapter import create_host
+
+    folder = opened.run.path.resolve() / "simulated"
+    create_host(folder, opened.experiment)
+    return folder
+
+
+async def _open_slots(
+    options: SearchOptions, opened: Opened, host: Path | None
+) -> tuple[Slot, ...]:
+    experiment = opened.experiment
+    gpus = _local_gpus(host) if options.address is None else None
+    await asyncio.to_thread(start_ray, options.address, gpus)
+    commands = {name: section.command for name, section in experiment.engines.items()}
+    slots = await open_slots(experiment.gpus_per_trial, opened.run.path.resolve(), commands, host)
+    check_machine(opened.run, slots[0].facts.fingerprint)
+    return slots
+
+
+def _local_gpus(host: Path | None) -> int:
+    from autotune.machine import open_machine
+
+    return len(open_machine(host / "gpus.json" if host else None).gpus())
+
+
+def _stop_on_signals(conductor: Conductor) -> None:
+    """Once: stop after cleaning up. Twice: end the actors; their reapers clean up at once."""
+
+    def stop() -> None:
+        if conductor.stopping is None:
+            conductor.stop(INTERRUPTED)
+        else:
+            for slot in conductor.slots:
+                ray.kill(slot.actor)
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, stop)
+
+
+def _raise_if_fruitless(conductor: Conductor, reason: str) -> None:
+    if reason == INTERRUPTED:
+        raise Interrupted("stopped; everything was cleaned up, --resume continues")
+    if any(outcome.state == "ok" for outcome in conductor.outcomes):
+        return
+    causes = Counter(
+        f"{o.failure.kind} during {o.failure.phase}: {o.failure.cause}"
+        for o in conductor.outcomes
+        if o.failure is not None
+    )
+    listed = "; ".join(f"{count}x {cause}" for cause, count in causes.most_common())
+    raise NoFeasibleTrial(f"not one configuration could be measured ({reason}): {listed or 'none'}")
