@@ -1,0 +1,231 @@
+"""What a person sees while a study runs: a calm live display, or plain lines without a terminal."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from autotune.errors import InputError
+from autotune.records import Phase, Progress
+from autotune.rundir import Run, RunDir, read_run
+from autotune.search import SearchEnd
+from autotune.snapshot import FrontRow, Snapshot
+
+SIMULATION = "SIMULATION: no figure below was measured on real hardware"
+_PHASES = (Phase.LOAD, Phase.CAPTURE, Phase.READY, Phase.WARM_UP, Phase.SINGLE, Phase.PEAK)
+# Without a terminal, a trial that stays in one phase is reported this often.
+_HEARTBEAT_SECONDS = 30.0
+
+
+class View(Protocol):
+    """Something that shows snapshots."""
+
+    def show(self, state: Snapshot) -> None: ...
+
+    def closing_lines(self, end: SearchEnd) -> list[str]: ...
+
+
+class _Closing:
+    """The last lines, the same in every view."""
+
+    def closing_lines(self, end: SearchEnd) -> list[str]:
+        lines = [f"done: {end.reason}", *_front_lines(end.last)]
+        if end.last.simulated:
+            lines.insert(0, SIMULATION)
+        return [
+            *lines,
+            f"next: autotune show {end.run.path}",
+            f"      autotune report {end.run.path}",
+            f"      autotune export {end.run.path} --pick knee > serve.sh",
+        ]
+
+
+class QuietView(_Closing):
+    """Shows only the end."""
+
+    def show(self, state: Snapshot) -> None:
+        del state
+
+
+class PlainView(_Closing):
+    """One line for each change of phase and each finished trial, for logs and pipes."""
+
+    def __init__(self) -> None:
+        self._phases: dict[int, str] = {}
+        self._launches = 0
+        self._spoken = 0.0
+        self._labelled = False
+
+    def show(self, state: Snapshot) -> None:
+        if state.simulated and not self._labelled:
+            self._labelled = True
+            print(SIMULATION, flush=True)
+        for progress in state.running:
+            self._say_progress(progress)
+        if state.launches > self._launches:
+            self._launches = state.launches
+            print(summary_line(state), flush=True)
+
+    def _say_progress(self, progress: Progress) -> None:
+        changed = self._phases.get(progress.trial) != progress.phase
+        silent = time.monotonic() - self._spoken > _HEARTBEAT_SECONDS
+        if changed or silent:
+            self._phases[progress.trial] = progress.phase
+            self._spoken = time.monotonic()
+            print(progress_line(progress), flush=True)
+
+
+class LiveView(_Closing):
+    """Redraws one screen: trials under way, the front so far, failures, what is left."""
+
+    def __init__(self, live: Live) -> None:
+        self._live = live
+
+    def show(self, state: Snapshot) -> None:
+        self._live.update(screen(state))
+
+
+@contextmanager
+def live_view(quiet: bool) -> Iterator[View]:
+    """The view that fits standard output."""
+    if quiet:
+        yield QuietView()
+    elif not sys.stdout.isatty():
+        yield PlainView()
+    else:
+        with Live(console=Console(), refresh_per_second=4, transient=False) as live:
+            yield LiveView(live)
+
+
+def screen(state: Snapshot) -> Group:
+    """The live display."""
+    parts: list[Text | Table] = []
+    if state.simulated:
+        parts.append(Text(SIMULATION, style="bold yellow"))
+    parts.append(Text(summary_line(state), style="bold"))
+    parts += [_progress_text(progress) for progress in state.running]
+    if state.front:
+        parts.append(_front_table(state))
+    if state.failures:
+        counted = ", ".join(f"{count}x {kind}" for kind, count in sorted(state.failures.items()))
+        parts.append(Text(f"failures: {counted}", style="dim"))
+    if state.stopping:
+        parts.append(Text(f"stopping: {state.stopping}; cleaning up", style="bold yellow"))
+    return Group(*parts)
+
+
+def summary_line(state: Snapshot) -> str:
+    """One line about the whole study."""
+    parts = [f"{state.name}: trial {state.trials_done} of {state.trials_planned}"]
+    parts.append(f"spent {duration(state.spent_seconds)}")
+    if state.budget_seconds is not None:
+        parts[-1] += f" of {duration(state.budget_seconds)}"
+    if state.eta_seconds is not None:
+        parts.append(f"about {duration(state.eta_seconds)} left")
+    if state.front:
+        single = max(row.single_stream_tok_s for row in state.front)
+        peak = max(row.peak_tok_s for row in state.front)
+        parts.append(f"best {single:.1f} single, {peak:,.0f} peak tok/s")
+    return " | ".join(parts)
+
+
+def progress_line(progress: Progress) -> str:
+    """One line about one trial."""
+    detail = f": {progress.detail}" if progress.detail else ""
+    phase = progress.phase.replace("_", " ")
+    return f"trial {progress.trial}: {phase}{detail} ({duration(progress.phase_seconds)})"
+
+
+def duration(seconds: float) -> str:
+    """`45 s`, `7 min 30 s`, `2 h 05 min`."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def _progress_text(progress: Progress) -> Text:
+    text = Text(f"  trial {progress.trial:<3} ")
+    for phase in _PHASES:
+        style = "bold cyan" if phase is progress.phase else "dim"
+        text.append(f"{phase.replace('_', ' ')} ", style=style)
+    text.append(f" {progress.detail} {duration(progress.phase_seconds)}")
+    return text
+
+
+def _front_table(state: Snapshot) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for header in ("trial", "single tok/s", "peak tok/s"):
+        table.add_column(header, justify="right")
+    table.add_column("configuration", overflow="ellipsis", no_wrap=True)
+    for row in state.front[:8]:
+        table.add_row(*_cells(row))
+    if state.baseline is not None:
+        table.add_row(*_cells(state.baseline), style="dim")
+    return table
+
+
+def _cells(row: FrontRow) -> tuple[str, str, str, str]:
+    return (
+        str(row.number),
+        f"{row.single_stream_tok_s:.1f}",
+        f"{row.peak_tok_s:,.0f}",
+        row.params,
+    )
+
+
+def _front_lines(state: Snapshot) -> list[str]:
+    lines = []
+    rows = [("front", row) for row in state.front]
+    if state.baseline is not None:
+        rows.append(("baseline", state.baseline))
+    for label, row in rows:
+        number, single, peak, params = _cells(row)
+        lines.append(
+            f"{label:8} trial {number:>3}: {single:>7} single, {peak:>7} peak tok/s  {params}"
+        )
+    return lines
+
+
+def status_text(run: Run) -> str:
+    """What `status.json` says, and whether anybody still writes it."""
+    if not run.status:
+        return f"{run.name}: nothing has been written yet"
+    state = Snapshot.model_validate(run.status)
+    lines = [summary_line(state)]
+    if run.live:
+        lines += [progress_line(progress) for progress in state.running]
+    else:
+        reason = run.summary.get("reason", "its process is gone; --resume continues")
+        lines.append(f"not running: {reason}")
+    return "\n".join([*lines, *_front_lines(state)])
+
+
+def print_log(path: Path, trial: int | None, follow: bool) -> None:
+    """Print a trial's server log; with `follow`, until the trial has an outcome."""
+    run, place = read_run(path), RunDir(path)
+    numbers = sorted({*run.unfinished, *(outcome.number for outcome in run.outcomes)})
+    if not numbers:
+        raise InputError("has no trial yet", file=path)
+    number = numbers[-1] if trial is None else trial
+    log = place.trial(number) / "server.log"
+    if not log.exists():
+        raise InputError(f"trial {number} has no server.log", file=path)
+    with log.open(encoding="utf-8", errors="replace") as file:
+        while True:
+            sys.stdout.write(file.read())
+            sys.stdout.flush()
+            if not follow or place.outcome_json(number).exists():
+                return
+            time.sleep(0.5)
