@@ -1,0 +1,6 @@
+"""A sampler for expensive, failing launches with one or more objectives."""
+
+from autotune.sampler.hint import Prior, SpaceHint
+from autotune.sampler.sampler import ParetoSampler
+
+__all__ = ["ParetoSampler", "Prior", "SpaceHint"]

@@ -1,0 +1,198 @@
+"""Which launches will fail: a search for the culprits behind the failures seen so far.
+
+A *feature* is "parameter has this value" or "ordinal is at least (at most) this". A *rule* blames
+one feature, or two together. Launches fail when a guilty rule applies, so a success acquits every
+rule that applied to it, and a failure accuses those that are left: with guilt probabilities p_r,
+rule r receives from each failure the odds 1 / (1 - (1 - leak) prod_(r' != r) (1 - p_r')), as in
+belief propagation for noisy-or networks (Pearl, 1988). Three crashes of one value that never
+worked leave nobody else to blame; one crash of a cause that has its seat in a value already says
+much. Each cause (``failure_kind``) is tried separately; P(success) is the product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.sampler.encoding import Array, Axis
+
+MAX_CUTS = 6  # thresholds per ordinal
+MAX_FAILURES = 150  # the most recent ones of each cause
+ROUNDS = 12
+ACQUITTAL = 4.0  # log odds taken from a rule by each success it applied to
+
+# Causes with their seat in the value of a flag, as against those of size (memory).
+OF_A_VALUE = frozenset({"unsupported", "bad_flags", "collective", "wrong_output"})
+OF_SIZE = frozenset({"out_of_memory", "no_kv_room"})
+
+
+@dataclass(frozen=True)
+class Features:
+    """Binary features of codes: category equality, and ordinal thresholds on either side."""
+
+    column: NDArray[np.int64]
+    low: Array
+    high: Array
+    threshold: NDArray[np.bool_]
+
+    def __call__(self, codes: Array) -> Array:
+        """Shape (n, features), 1.0 where the feature holds; inactive parameters have none."""
+        values = codes[:, self.column]
+        with np.errstate(invalid="ignore"):
+            return ((values >= self.low) & (values <= self.high)).astype(np.float64)
+
+
+def features(axes: Sequence[Axis], codes: Array) -> Features:
+    """Features for the values seen and unseen of categories, and cuts between seen ordinals."""
+    rows: list[tuple[int, float, float, bool]] = []
+    for column, one in enumerate(axes):
+        if one.categorical:
+            rows += [(column, i - 0.5, i + 0.5, False) for i in range(one.levels)]
+            continue
+        seen = np.unique(codes[~np.isnan(codes[:, column]), column])
+        cuts = (seen[1:] + seen[:-1]) / 2
+        if len(cuts) > MAX_CUTS:
+            cuts = np.quantile(cuts, np.linspace(0, 1, MAX_CUTS))
+        rows += [(column, -np.inf, cut, True) for cut in cuts]
+        rows += [(column, cut, np.inf, True) for cut in cuts]
+    table = np.array(rows, dtype=float).reshape(-1, 4)
+    return Features(table[:, 0].astype(np.int64), table[:, 1], table[:, 2], table[:, 3] > 0)
+
+
+@dataclass(frozen=True)
+class Suspicion:
+    """Log of innocence for one cause: singles (S,), pairs (S, S), both <= 0."""
+
+    single: Array
+    pair: Array
+
+    def log_success(self, held: Array) -> Array:
+        linear: Array = held @ self.single
+        crossed: Array = np.einsum("ij,ij->i", held @ self.pair, held)
+        return linear + 0.5 * crossed
+
+
+@dataclass(frozen=True)
+class Feasibility:
+    """P(success) of a launch, from every failure and success so far."""
+
+    features: Features
+    causes: tuple[Suspicion, ...]
+
+    def probability(self, codes: Array) -> Array:
+        """Shape (n,), in (0, 1]."""
+        held = self.features(codes)
+        total = np.zeros(len(codes))
+        for cause in self.causes:
+            total += cause.log_success(held)
+        return np.exp(total)
+
+
+def learn(
+    axes: Sequence[Axis], codes: Array, ok: NDArray[np.bool_], kinds: Sequence[str], weight: Array
+) -> Feasibility:
+    """codes (n, axes), ok (n,), kinds (n,) the cause of each failure, weight (n,) in (0, 1]."""
+    found = features(axes, codes)
+    held = found(codes)
+    names = np.array(kinds, dtype=object)
+    causes = sorted({kind for kind, good in zip(kinds, ok, strict=True) if not good})
+    allowed = found.column[:, None] != found.column[None, :]
+    return Feasibility(
+        found,
+        tuple(
+            _investigate(
+                found,
+                allowed,
+                held[ok],
+                held[~ok & (names == kind)],
+                weight[ok],
+                weight[~ok & (names == kind)],
+                kind,
+            )
+            for kind in causes
+        ),
+    )
+
+
+def _investigate(
+    found: Features,
+    allowed: NDArray[np.bool_],
+    good: Array,
+    bad: Array,
+    good_weight: Array,
+    bad_weight: Array,
+    kind: str,
+) -> Suspicion:
+    bad, bad_weight = bad[-MAX_FAILURES:], bad_weight[-MAX_FAILURES:]
+    single, pair = _prior(found, allowed, np.concatenate([good, bad]), kind)
+    acquitted = good * good_weight[:, None]
+    single = single - ACQUITTAL * acquitted.sum(axis=0)
+    pair = pair - ACQUITTAL * (acquitted.T @ good)
+    rules, first, second = _suspects(single, pair, bad)
+    applies = bad[:, first] * bad[:, second]
+    odds = _propagate(
+        np.where(second == first, single[first], pair[first, second]), applies, bad_weight
+    )
+    del rules
+    alone = second == first
+    single[first[alone]] = odds[alone]
+    pair[first[~alone], second[~alone]] = odds[~alone]
+    pair[second[~alone], first[~alone]] = odds[~alone]
+    innocent_pair = np.where(allowed, -np.logaddexp(0.0, pair), 0.0)
+    return Suspicion(-np.logaddexp(0.0, single), innocent_pair)
+
+
+def _prior(
+    found: Features, allowed: NDArray[np.bool_], held: Array, kind: str
+) -> tuple[Array, Array]:
+    """Prior log odds, scaled so that a typical launch meets a given number of guilty rules."""
+    values, thresholds = _leaning(kind)
+    lean = np.where(found.threshold, thresholds, values)
+    rate = held.mean(axis=0)
+    met = float(rate @ lean) or 1.0
+    met_pairs = float(rate @ (allowed * np.outer(lean, lean)) @ rate) / 2 or 1.0
+    single = np.clip(0.35 * lean / met, 1e-6, 0.3)
+    pair = np.clip(0.35 * np.outer(lean, lean) / met_pairs, 1e-7, 0.1)
+    return np.log(single / (1 - single)), np.log(pair / (1 - pair))
+
+
+def _leaning(kind: str) -> tuple[float, float]:
+    """How likely a value and a threshold are to be the seat of this cause, relatively."""
+    if kind in OF_A_VALUE:
+        return 1.0, 0.05
+    if kind in OF_SIZE:
+        return 0.3, 1.0
+    return 1.0, 0.3
+
+
+def _suspects(single: Array, pair: Array, bad: Array) -> tuple[int, Array, Array]:
+    """The rules worth following, as index pairs (equal indices: a single feature)."""
+    accused = bad.max(axis=0, initial=0.0) > 0
+    together = np.triu((bad.T @ bad) > 0, 1) & (pair > np.log(1e-5)) & (pair > -9.0)
+    alone = np.flatnonzero(accused & (single > -9.0))
+    first, second = np.nonzero(together)
+    return (
+        len(alone) + len(first),
+        np.concatenate([alone, first]).astype(np.int64),
+        np.concatenate([alone, second]).astype(np.int64),
+    )
+
+
+LEAK = 0.02  # probability that a launch fails for a reason no rule can express
+
+
+def _propagate(prior: Array, applies: Array, weight: Array) -> Array:
+    """Posterior log odds (rules,) by loopy belief propagation over applies (failures, rules)."""
+    messages = np.zeros_like(applies)
+    for _ in range(ROUNDS):
+        total = prior + messages.sum(axis=0)
+        cavity = total[None, :] - messages
+        innocent = -np.logaddexp(0.0, cavity) * applies
+        others = innocent.sum(axis=1, keepdims=True) - innocent
+        update = -np.log1p(-(1 - LEAK) * np.exp(others)) * applies * weight[:, None]
+        messages = 0.5 * messages + 0.5 * update
+    result: Array = prior + messages.sum(axis=0)
+    return result

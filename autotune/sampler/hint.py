@@ -1,0 +1,54 @@
+"""What a caller may tell the sampler: the space it cannot see, and what to expect of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+from optuna.distributions import BaseDistribution
+
+
+@runtime_checkable
+class SpaceHint(Protocol):
+    """The space as its owner knows it. Without one, it is learned from the study's trials."""
+
+    @property
+    def distributions(self) -> Mapping[str, BaseDistribution]:
+        """Every parameter of the space, active or not, parents before their children."""
+        ...
+
+    def active(self, params: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The canonical configuration: active parameters only, one spelling per launch.
+
+        Accepts a full assignment of all parameters and a trial's own parameters alike.
+        """
+        ...
+
+    def forbidden(self, params: Mapping[str, Any]) -> str | None:
+        """Why this configuration must not be launched, or None when it may be."""
+        ...
+
+
+@dataclass(frozen=True)
+class Prior:
+    """What is expected of one parameter before anything is measured.
+
+    ``prefer`` is the value to try more often, with the probability ``weight`` (0 to 1).
+    ``effects`` gives, per objective (by metric name, or by index as a string), the expected
+    ratio of the objective at a value to the objective at any value not listed: ``{"peak_tok_s":
+    {"flashinfer": 1.2}}``. Measurements overrule both.
+
+    Raises ValueError for a weight outside 0..1 or a ratio that is not positive.
+    """
+
+    prefer: Any = None
+    weight: float = 0.5
+    effects: Mapping[str, Mapping[Any, float]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.weight <= 1:
+            raise ValueError(f"Prior.weight is a probability, 0 to 1: {self.weight}")
+        ratios = [ratio for table in self.effects.values() for ratio in table.values()]
+        if not all(ratio > 0 for ratio in ratios):
+            raise ValueError(f"Prior.effects are ratios, above 0: {ratios}")

@@ -1,0 +1,1 @@
+"""Landscapes on which samplers are compared; ``TUNING`` was looked at, ``HELD_OUT`` was not."""
