@@ -90,7 +90,7 @@ def open_new(
             "directory, another `name:` in the experiment starts another",
             field="--storage",
         )
-    write_text(run.experiment_yaml, masking.mask_text(text, masking.secrets_of(experiment)))
+    write_text(run.experiment_yaml, _masked(text, experiment))
     write_json(
         run.path / "storage.json", {"url": masking.mask_text(url), "study": study.study_name}
     )
@@ -126,7 +126,7 @@ def open_again(
     study = open_study(open_storage(url), name, sampler)
     if changes.compatible:
         study = _study_for_changed_space(study, space, sampler)
-        write_text(run.experiment_yaml, masking.mask_text(text, masking.secrets_of(experiment)))
+        write_text(run.experiment_yaml, _masked(text, experiment))
         stored = {"url": masking.mask_text(url), "study": study.study_name}
         write_json(run.path / "storage.json", stored)
     opened = Opened(run, experiment, space, Ledger(study, space))
@@ -146,6 +146,16 @@ def check_machine(run: RunDir, fingerprint: Fingerprint) -> None:
                 file=run.path,
             )
     write_json(stored, fingerprint)
+
+
+def _masked(text: str, experiment: Experiment) -> str:
+    """The experiment file without the secrets that its commands and environments hold."""
+    secrets = [
+        secret
+        for section in experiment.engines.values()
+        for secret in masking.secrets_of(section.command, section.env)
+    ]
+    return masking.mask_text(text, secrets)
 
 
 def _sampler(space: Space, experiment: Experiment, seed: int) -> optuna.samplers.BaseSampler:

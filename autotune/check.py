@@ -1,0 +1,105 @@
+"""`autotune check` and `autotune doctor`: what can be said before anything is launched."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from autotune import masking
+from autotune.engines.base import Engine, Place
+from autotune.engines.launch import build_launch, server_environment
+from autotune.engines.registry import engine_named
+from autotune.experiment import Experiment, estimated_hours, load_experiment
+from autotune.records import Launch, Value
+from autotune.space import Space
+
+# The port of a printed command; a trial gets a free one of its own.
+_SHOWN_PORT = 30000
+_PREFLIGHT_SECONDS = 180
+
+
+def check_lines(path: Path) -> Iterator[str]:
+    """What an experiment file says, in a few lines.
+
+    Raises:
+        InputError: it has a mistake, or a command that is not installed... on this host only
+            `search` needs the engines, so a missing command is a warning here.
+    """
+    experiment = load_experiment(path)
+    space = Space(experiment)
+    size = space.size()
+    count = "infinitely many" if size is None else f"{size:,}"
+    yield f"{path}: valid; {len(experiment.parameters)} parameters, {count} configurations"
+    budget = experiment.budget
+    yield (
+        f"budget: {budget.trials} trials, about {estimated_hours(experiment):.1f} h "
+        "if no trial runs beside another"
+    )
+    for name, section in experiment.engines.items():
+        if shutil.which(section.command[0]) is None:
+            yield f"note: engines.{name}.command: {section.command[0]} is not on this host"
+    for index, params in enumerate(space.known_good[:1]):
+        launch, _ = _launch(experiment, space, params, index)
+        yield f"baseline: {shlex.join(masking.mask_argv(launch.argv))}"
+        asked = masking.mask_env(dict(space.settings(params).env))
+        if asked:
+            yield "  with " + " ".join(f"{name}={value}" for name, value in asked.items())
+
+
+def preflight_lines(path: Path) -> Iterator[str]:
+    """What each engine's own parser says about each known-good configuration."""
+    experiment = load_experiment(path)
+    space = Space(experiment)
+    for index, params in enumerate(space.known_good):
+        launch, engine = _launch(experiment, space, params, index)
+        yield f"known_good[{index}]: {_ask_parser(launch, engine)}"
+
+
+def _launch(
+    experiment: Experiment, space: Space, params: dict[str, Value], index: int
+) -> tuple[Launch, Engine]:
+    settings = space.settings(params)
+    engine = engine_named(settings.engine)
+    gpus = tuple(range(experiment.gpus_per_trial))
+    place = Place(experiment.listen, _SHOWN_PORT, experiment.name, Path("/tmp"), gpus)
+    return build_launch(settings, engine, place, index), engine
+
+
+def _ask_parser(launch: Launch, engine: Engine) -> str:
+    command = engine.preflight(launch)
+    if command is None:
+        return f"{engine.name} cannot be asked without launching it"
+    try:
+        done = subprocess.run(
+            command,
+            env=server_environment(launch),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_PREFLIGHT_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"could not be asked: {error}"
+    if done.returncode == 0:
+        return "accepted"
+    lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+    reason = masking.mask_text(lines[-1]) if lines else f"exit status {done.returncode}"
+    rejected = done.returncode in engine.preflight_rejects
+    return f"rejected: {reason}" if rejected else f"could not be asked: {reason}"
+
+
+def doctor_report(path: Path | None) -> tuple[dict[str, Any], str, bool]:
+    """The host's findings as a document and as text, and whether nothing serious was found."""
+    from autotune.doctor import examine, findings_text
+
+    experiment = load_experiment(path) if path is not None else None
+    commands = {n: s.command for n, s in experiment.engines.items()} if experiment else {}
+    findings = examine(commands)
+    document = {"findings": [finding.model_dump(mode="json") for finding in findings]}
+    healthy = not any(finding.level == "error" for finding in findings)
+    return document, findings_text(findings), healthy
