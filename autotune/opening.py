@@ -21,7 +21,6 @@ from autotune.ledger import Ledger, copy_study, open_study
 from autotune.machine import Fingerprint
 from autotune.records import Outcome
 from autotune.rundir import RunDir, read_run, write_json, write_text
-from autotune.sampler import ParetoSampler
 from autotune.space import Space, space_changes
 from autotune.storage import open_storage, storage_url
 from autotune.trial import write_outcome
@@ -75,7 +74,11 @@ def choose_run_dir(requested: Path | None, name: str, resume: bool) -> RunDir:
 
 
 def open_new(
-    run: RunDir, experiment: Experiment, text: str, storage: str | None, seed: int
+    run: RunDir,
+    experiment: Experiment,
+    text: str,
+    storage: str | None,
+    sampler: optuna.samplers.BaseSampler,
 ) -> Opened:
     """Create the run's files and study, and plan the known-good configurations.
 
@@ -83,7 +86,7 @@ def open_new(
     """
     space = Space(experiment)
     url = storage_url(storage, run.study_db)
-    study = open_study(open_storage(url), experiment.name, _sampler(space, experiment, seed))
+    study = open_study(open_storage(url), experiment.name, sampler)
     if study.get_trials(deepcopy=False):
         raise InputError(
             f"already holds a study named {experiment.name}; --resume continues it in its run "
@@ -101,7 +104,11 @@ def open_new(
 
 
 def open_again(
-    run: RunDir, experiment: Experiment, text: str, storage: str | None, seed: int
+    run: RunDir,
+    experiment: Experiment,
+    text: str,
+    storage: str | None,
+    sampler: optuna.samplers.BaseSampler,
 ) -> Opened:
     """Continue a run: finished trials stay, the one that was running is asked again.
 
@@ -122,7 +129,6 @@ def open_again(
     space = Space(experiment)
     url = storage_url(storage, run.study_db)
     name = _stored_study_name(run) or experiment.name
-    sampler = _sampler(space, experiment, seed)
     study = open_study(open_storage(url), name, sampler)
     if changes.compatible:
         study = _study_for_changed_space(study, space, sampler)
@@ -156,10 +162,6 @@ def _masked(text: str, experiment: Experiment) -> str:
         for secret in masking.secrets_of(section.command, section.env)
     ]
     return masking.mask_text(text, secrets)
-
-
-def _sampler(space: Space, experiment: Experiment, seed: int) -> optuna.samplers.BaseSampler:
-    return ParetoSampler(seed, space=space, budget=experiment.budget.trials)
 
 
 def _stored_study_name(run: RunDir) -> str | None:

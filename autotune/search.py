@@ -6,7 +6,8 @@ import asyncio
 import signal
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 
 import ray
@@ -15,7 +16,10 @@ from autotune.errors import Interrupted, MachineNotClean, NoFeasibleTrial
 from autotune.experiment import Experiment, load_experiment
 from autotune.opening import Opened, check_machine, choose_run_dir, locked, open_again, open_new
 from autotune.rundir import RunDir, write_json
+from autotune.sampler import ParetoSampler
+from autotune.seeding import history_of, priors_of
 from autotune.snapshot import Snapshot, snapshot
+from autotune.space import Space
 from autotune.study import Conductor
 from autotune.workers import Slot, open_slots, start_ray
 
@@ -33,7 +37,10 @@ class SearchOptions:
     seed: int = 0
     simulate: bool = False
     resume: bool = False
+    fork: bool = False
+    from_runs: tuple[Path, ...] = ()
     address: str | None = None
+    allow_mixed: bool = False
     storage: str | None = None
 
 
@@ -56,13 +63,36 @@ def search(options: SearchOptions, show: Callable[[Snapshot], None]) -> SearchEn
         NoFeasibleTrial: not one configuration could be measured.
     """
     experiment = _with_overrides(load_experiment(options.space), options)
-    run = choose_run_dir(options.run_dir, experiment.name, options.resume)
+    run, options = _place(options, experiment)
     run.create()
     with locked(run):
         opener = open_again if options.resume else open_new
         text = options.space.read_text(encoding="utf-8")
-        opened = opener(run, experiment, text, options.storage, options.seed)
+        sampler = _sampler(options, experiment)
+        opened = opener(run, experiment, text, options.storage, sampler)
         return asyncio.run(_conduct(options, opened, show))
+
+
+def _place(options: SearchOptions, experiment: Experiment) -> tuple[RunDir, SearchOptions]:
+    """The run directory; a fork goes beside the run it takes its knowledge from."""
+    if not options.fork:
+        return choose_run_dir(options.run_dir, experiment.name, options.resume), options
+    old = choose_run_dir(options.run_dir, experiment.name, resume=True)
+    seeded = replace(options, resume=False, from_runs=(*options.from_runs, old.path))
+    numbered = (old.path.with_name(f"{old.path.name}-{n}") for n in count(2))
+    return RunDir(next(path for path in numbered if not path.exists())), seeded
+
+
+def _sampler(options: SearchOptions, experiment: Experiment) -> ParetoSampler:
+    space = Space(experiment)
+    history = history_of(options.from_runs, experiment, space, here=None)
+    return ParetoSampler(
+        options.seed,
+        space=space,
+        priors=priors_of(experiment),
+        history=history,
+        budget=experiment.budget.trials,
+    )
 
 
 def _with_overrides(experiment: Experiment, options: SearchOptions) -> Experiment:
@@ -126,7 +156,7 @@ async def _open_slots(
     experiment = opened.experiment
     gpus = _local_gpus(host) if options.address is None else None
     await asyncio.to_thread(start_ray, options.address, gpus)
-    commands = {name: section.command for name, section in experiment.engines.items()}
+    commands = {str(name): section.command for name, section in experiment.engines.items()}
     slots = await open_slots(experiment.gpus_per_trial, opened.run.path.resolve(), commands, host)
     check_machine(opened.run, slots[0].facts.fingerprint)
     return slots

@@ -1,0 +1,96 @@
+"""What a new study knows before its first trial: the file's priors and earlier studies.
+
+Earlier results shape the sampler's model and never count as measured: only figures of this
+study, on this machine, can be on its front.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from optuna.trial import FrozenTrial, TrialState, create_trial
+
+from autotune.experiment import Experiment
+from autotune.ledger import CONSTRAINT
+from autotune.machine import Fingerprint
+from autotune.records import OBJECTIVES, PEAK, SINGLE, Outcome
+from autotune.rundir import Run, read_run
+from autotune.sampler import Prior
+from autotune.space import Space
+
+# How much a result of another study counts, multiplied for each thing that differs. The order
+# is what matters: another host can flip the sign of a flag's effect, a version seldom does.
+OTHER_MACHINE, OTHER_COMMAND, OTHER_WORKLOAD = 0.4, 0.5, 0.7
+ANY_OTHER_STUDY = 0.8
+
+
+def priors_of(experiment: Experiment) -> dict[str, Prior]:
+    """The `prior:` entries of the parameters, as the sampler takes them."""
+    priors = {}
+    for name, parameter in experiment.parameters.items():
+        if parameter.prior is None:
+            continue
+        given = {SINGLE: parameter.prior.single, PEAK: parameter.prior.peak}
+        values = {str(value): value for value in parameter.choices or ()}
+        effects: dict[str, Mapping[Any, float]] = {
+            objective: {values.get(text, _number(text)): factor for text, factor in table.items()}
+            for objective, table in given.items()
+            if table
+        }
+        priors[name] = Prior(prefer=parameter.prior.default, effects=effects)
+    return priors
+
+
+def _number(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def history_of(
+    paths: Sequence[Path], experiment: Experiment, space: Space, here: Fingerprint | None
+) -> list[tuple[FrozenTrial, float]]:
+    """Earlier outcomes that this space can express, each with its weight in (0, 1]."""
+    history = []
+    for path in paths:
+        run = read_run(path)
+        weight = weight_of(run, experiment, here)
+        trials = (_as_trial(outcome, space) for outcome in run.outcomes)
+        history += [(trial, weight) for trial in trials if trial is not None]
+    return history
+
+
+def weight_of(run: Run, experiment: Experiment, here: Fingerprint | None) -> float:
+    """How much an earlier run's results say about this study."""
+    weight = ANY_OTHER_STUDY
+    if here is None or run.machine.get("digest") != here.digest:
+        weight *= OTHER_MACHINE
+    now = experiment.model_dump(mode="json", by_alias=True)
+    if run.experiment.get("engines") != now["engines"]:
+        weight *= OTHER_COMMAND
+    if {**now["workload"], **(run.experiment.get("workload") or {})} != now["workload"]:
+        weight *= OTHER_WORKLOAD
+    return weight
+
+
+def _as_trial(outcome: Outcome, space: Space) -> FrozenTrial | None:
+    if outcome.state not in ("ok", "infeasible"):
+        return None
+    distributions = {name: space.distributions.get(name) for name in outcome.params}
+    fits = all(
+        d is not None and d._contains(d.to_internal_repr(outcome.params[name]))
+        for name, d in distributions.items()
+    )
+    if not fits or set(outcome.params) != set(space.active(outcome.params)):
+        return None
+    return create_trial(
+        state=TrialState.COMPLETE,
+        params=dict(outcome.params),
+        distributions=distributions,
+        values=[(outcome.values or {}).get(name, 0.0) for name in OBJECTIVES],
+        constraints={CONSTRAINT: 0.0 if outcome.state == "ok" else 1.0},
+        user_attrs={} if outcome.failure is None else {"failure_kind": outcome.failure.kind},
+    )
