@@ -1,0 +1,47 @@
+"""A chosen trial as something to take home: script, container, manifest, config file, JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from autotune.errors import InputError
+from autotune.export.choice import PICKS, choose
+from autotune.export.command import ServeCommand, serve_command
+from autotune.export.config_file import config_file
+from autotune.export.container import docker, kubernetes
+from autotune.export.header import Header, header_of
+from autotune.export.plain import as_json, shell
+from autotune.records import Outcome
+from autotune.rundir import Run
+
+FORMATS: Mapping[str, Callable[[ServeCommand, Outcome, Header], str]] = {
+    "shell": shell,
+    "docker": docker,
+    "k8s": kubernetes,
+    "json": as_json,
+    "config": config_file,
+}
+
+
+@dataclass(frozen=True)
+class Exported:
+    """`text` is for standard output, `warnings` for standard error; `text` has them too."""
+
+    text: str
+    warnings: tuple[str, ...]
+
+
+def export(run: Run, trial: int, format: str = "shell") -> Exported:
+    """The launch of a trial (see `choose`) in one of FORMATS. No secret is ever in it."""
+    if format not in FORMATS:
+        raise InputError(
+            f"unknown format {format!r}: one of {', '.join(FORMATS)}", field="--format"
+        )
+    outcome = run.outcome(trial)
+    command = serve_command(run, outcome)
+    header = header_of(run, outcome, command)
+    return Exported(FORMATS[format](command, outcome, header), command.warnings)
+
+
+__all__ = ["FORMATS", "PICKS", "Exported", "choose", "export"]

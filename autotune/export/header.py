@@ -1,0 +1,60 @@
+"""What stands above an exported launch: what it reached, where, when, and what to know."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autotune import __version__
+from autotune.export.command import ServeCommand
+from autotune.front import Point
+from autotune.records import PEAK, SINGLE, Outcome
+from autotune.rundir import Run
+from autotune.show import engine_versions, figure_text, gain_text
+
+_NAMES = {SINGLE: "one request at a time", PEAK: "peak"}
+
+
+@dataclass(frozen=True)
+class Header:
+    """`name` of the run, and `lines` of plain text without comment signs."""
+
+    name: str
+    lines: tuple[str, ...]
+
+
+def header_of(run: Run, outcome: Outcome, command: ServeCommand) -> Header:
+    """The comment above a launch: figures with spread, date, machine, workload, warnings."""
+    version = outcome.engine_version or engine_versions(run).get(outcome.engine, "")
+    when = (outcome.finished_at or outcome.started_at)[:10] or "an unknown day"
+    lines = [
+        f"{run.name}, trial {outcome.number}: {f'{outcome.engine} {version}'.strip()}",
+        f"Measured on {when} on machine {outcome.machine or 'unknown'}; "
+        f"written by autotune {__version__}.",
+        *_figure_lines(run, outcome),
+        *_workload_lines(run),
+        *(f"WARNING: {warning}" for warning in command.warnings),
+    ]
+    return Header(run.name, tuple(" ".join(line.split()) for line in lines))
+
+
+def _figure_lines(run: Run, outcome: Outcome) -> list[str]:
+    point = run.point(outcome.number)
+    if point is None:
+        return ["WARNING: this trial has no complete measurement, or failed when launched again"]
+    baseline = run.point(run.baseline) if run.baseline is not None else None
+    return [_figure_line(point, name, baseline) for name in _NAMES]
+
+
+def _figure_line(point: Point, name: str, baseline: Point | None) -> str:
+    line = f"{_NAMES[name]}: {figure_text(point, name)} tok/s"
+    if baseline is not None and baseline.number != point.number:
+        line += f" ({gain_text(point.values[name], baseline.values[name])} against the baseline)"
+    launches = len(point.launches)
+    return line + (f", {launches} fresh launches" if point.claimed and launches > 1 else "")
+
+
+def _workload_lines(run: Run) -> list[str]:
+    workload = run.experiment.get("workload")
+    if not isinstance(workload, dict) or not workload:
+        return []
+    return ["Workload: " + ", ".join(f"{name} {value}" for name, value in workload.items())]

@@ -1,0 +1,241 @@
+"""What is exported starts the measured server in production, and never holds a secret."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+import yaml
+
+from autotune.errors import InputError
+from autotune.export import FORMATS, export
+from autotune.records import Outcome, Override
+from autotune.rundir import Run, read_run
+from tests.runs import EXPERIMENT, baseline, measured, write_run
+
+SECRET = "hunter2hunter2"
+
+
+def run_of(tmp_path: Path, *outcomes: Outcome, experiment=None) -> Run:
+    return read_run(write_run(tmp_path / "run", *outcomes, experiment=experiment))
+
+
+def with_command(*words: str, env: dict[str, str] | None = None, **fields) -> Outcome:
+    plain = measured(1, 90, 2000)
+    return measured(
+        1, 90, 2000, command=(*plain.command, *words), env={**plain.env, **(env or {})}, **fields
+    )
+
+
+def test_the_script_has_the_flags_that_matter_and_not_what_measuring_added(tmp_path: Path) -> None:
+    outcome = with_command("--decode-log-interval", "10", env={"NCCL_PROTO": "LL,LL128"})
+    text = export(run_of(tmp_path, baseline(), outcome), 1).text
+    assert "--attention-backend flashinfer" in text
+    assert "--tp-size 8" in text
+    assert "export NCCL_PROTO=LL,LL128" in text
+    assert "export CUDA_DEVICE_ORDER=PCI_BUS_ID" in text
+    assert "--served-model-name acme/Tiny-1T" in text
+    assert '--port "${PORT}"' in text
+    for gone in ("AUTOTUNE_MARK", "TMPDIR", "41001", "127.0.0.1 ", "autotune-1", "decode-log"):
+        assert gone not in text.replace("127.0.0.1 serves", "")
+
+
+def test_the_script_says_what_was_measured_when_and_on_what(tmp_path: Path) -> None:
+    text = export(run_of(tmp_path, baseline(), measured(1, 90, 2000)), 1).text
+    assert "# synthetic, trial 1: sglang 0.5.23" in text
+    assert "one request at a time: 90.0 ± 0.9 tok/s (+12.5 % against the baseline)" in text
+    assert "peak: 2,000 ± 10 tok/s (+33.3 % against the baseline)" in text
+    assert "Measured on 2026-03-01 on machine feedbeef" in text
+    assert "input_tokens 1024" in text
+
+
+def test_what_the_server_changed_is_warned_about(tmp_path: Path) -> None:
+    override = Override(
+        setting="max-running-requests", asked=128, effective=48, source="server_info"
+    )
+    warnings = ("max-running-requests: asked 128, the server runs 48 (server_info)",)
+    outcome = measured(1, 90, 2000, overrides=(override,), warnings=warnings)
+    exported = export(run_of(tmp_path, baseline(), outcome), 1)
+    assert exported.warnings == ("max-running-requests: asked 128, the server ran 48",)
+    assert "# WARNING: max-running-requests: asked 128, the server ran 48" in exported.text
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_no_format_holds_a_secret_and_each_says_what_to_supply(tmp_path: Path, format: str) -> None:
+    outcome = with_command(
+        "--api-key", SECRET, f"--admin-api-key={SECRET}", env={"HF_TOKEN": SECRET, "X_URL": "a"}
+    )
+    exported = export(run_of(tmp_path, baseline(), outcome), 1, format)
+    assert SECRET not in exported.text
+    for name in ("API_KEY", "ADMIN_API_KEY", "HF_TOKEN"):
+        assert name in exported.text
+        assert any(warning.startswith(f"{name} is a secret") for warning in exported.warnings)
+
+
+def test_what_is_masked_in_the_outcome_is_asked_for_too(tmp_path: Path) -> None:
+    outcome = with_command("--kv-store", "redis://***@cache:6379", env={"HF_TOKEN": "***"})
+    text = export(run_of(tmp_path, baseline(), outcome), 1).text
+    assert "***" not in text
+    assert '--kv-store "${KV_STORE}"' in text
+    assert 'export HF_TOKEN="${HF_TOKEN:?' in text
+
+
+def bash(text: str, tmp_path: Path, **env: str) -> subprocess.CompletedProcess[str]:
+    script = tmp_path / "serve.sh"
+    script.write_text(text)
+    environment = {"PATH": os.environ["PATH"], **env}
+    return subprocess.run(["bash", script], env=environment, capture_output=True, text=True)
+
+
+ODD_WORDS = ['{"a": "b c"}', "it's", "$HOME", "`id`", "a\\b", "${PORT}0", "", "two\nlines", "-1"]
+
+
+def test_every_word_reaches_the_server_as_it_was_measured(tmp_path: Path) -> None:
+    """The script is run with a program that prints its arguments in place of the server."""
+    printer = tmp_path / "print.py"
+    printer.write_text("import json, os, sys; print(json.dumps([sys.argv[1:], os.environ['ODD']]))")
+    odd = "; rm -rf $HOME '\""
+    command = (sys.executable, str(printer), "--json-args", *ODD_WORDS, "--api-key", "***")
+    outcome = measured(1, 90, 2000, command=command, env={"ODD": odd}, engine="openai")
+    run = run_of(tmp_path, baseline(), outcome)
+    done = bash(export(run, 1).text, tmp_path, API_KEY="a $b", PORT="9")
+    assert json.loads(done.stdout) == [["--json-args", *ODD_WORDS, "--api-key", "a $b"], odd]
+
+
+def test_the_script_names_the_secret_that_was_not_supplied(tmp_path: Path) -> None:
+    outcome = with_command("--api-key", "***")
+    done = bash(export(run_of(tmp_path, baseline(), outcome), 1).text, tmp_path)
+    assert done.returncode != 0
+    assert "API_KEY: a secret: set it yourself" in done.stderr
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def answer_of(url: str, process: subprocess.Popen[bytes]) -> int:
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline and process.poll() is None:
+        try:
+            with urllib.request.urlopen(url, timeout=5) as reply:
+                return int(reply.status)
+        except OSError:
+            time.sleep(0.05)
+    raise AssertionError("the exported server did not answer")
+
+
+def test_an_exported_server_of_unknown_flags_serves_where_it_is_told(tmp_path: Path) -> None:
+    """Its port is found by the experiment's own `{port}`, not by a flag's name."""
+    experiment = EXPERIMENT | {
+        "engines": {
+            "openai": {
+                "command": [sys.executable, "-m", "http.server", "{port}"],
+                "args": {"bind": "{host}"},
+            }
+        }
+    }
+    command = (sys.executable, "-m", "http.server", "41001", "--bind", "127.0.0.1")
+    outcome = measured(1, 90, 2000, command=command, engine="openai")
+    run = run_of(tmp_path, baseline(), outcome, experiment=experiment)
+    script = tmp_path / "serve.sh"
+    script.write_text(export(run, 1).text)
+    port = free_port()
+    env = {"PATH": os.environ["PATH"], "HOST": "127.0.0.1", "PORT": str(port)}
+    process = subprocess.Popen(["bash", script], env=env, cwd=tmp_path, stderr=subprocess.DEVNULL)
+    try:
+        assert answer_of(f"http://127.0.0.1:{port}/", process) == 200
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_json_is_one_document(tmp_path: Path) -> None:
+    document = json.loads(
+        export(run_of(tmp_path, baseline(), measured(1, 90, 2000)), 1, "json").text
+    )
+    assert document["trial"] == 1
+    assert document["gpus"] == 8
+    assert document["command"][:3] == ["python", "-m", "sglang.launch_server"]
+    assert "${PORT}" in document["command"]
+    assert "AUTOTUNE_MARK" not in document["env"]
+
+
+def test_the_manifest_deploys_the_measured_version_with_its_gpus_and_time_to_load(
+    tmp_path: Path,
+) -> None:
+    outcome = with_command("--api-key", "***", env={"HF_TOKEN": "***"})
+    text = export(run_of(tmp_path, baseline(), outcome), 1, "k8s").text
+    assert "&id" not in text
+    deployment, service = yaml.safe_load_all(text)
+    container = deployment["spec"]["template"]["spec"]["containers"][0]
+    assert container["image"] == "lmsysorg/sglang:v0.5.23"
+    assert container["command"] == ["python3"]
+    assert container["args"][:2] == ["-m", "sglang.launch_server"]
+    assert container["args"][-2:] == ["--api-key", "$(API_KEY)"]
+    assert "0.0.0.0" in container["args"]
+    assert container["resources"] == {"limits": {"nvidia.com/gpu": 8}}
+    probe = container["startupProbe"]
+    assert probe["periodSeconds"] * probe["failureThreshold"] >= 3 * 435  # measured start: 435 s
+    names = {variable["name"] for variable in container["env"] if "valueFrom" in variable}
+    assert names == {"API_KEY", "HF_TOKEN"}
+    assert service["spec"]["selector"] == deployment["spec"]["selector"]["matchLabels"]
+    assert "kubectl create secret generic synthetic-secrets" in text
+
+
+def test_the_docker_command_is_sound_shell_and_mounts_local_models(tmp_path: Path) -> None:
+    local = tuple(
+        "/models/tiny" if word == "acme/Tiny-1T" else word for word in measured(1, 1, 1).command
+    )
+    outcome = measured(1, 90, 2000, command=local, env={"HF_TOKEN": "***", "A": "b c"})
+    text = export(run_of(tmp_path, baseline(), outcome), 1, "docker").text
+    bin_dir = tmp_path / "bin"
+    bin_dir.mkdir()
+    (bin_dir / "docker").write_text('#!/bin/sh\nfor word in "$@"; do echo "$word"; done\n')
+    (bin_dir / "docker").chmod(0o755)
+    path = f"{bin_dir}:{os.environ['PATH']}"
+    words = bash(text, tmp_path, PATH=path, HOME="/home/me").stdout.splitlines()
+    assert words[0] == "run"
+    assert "/models/tiny:/models/tiny:ro" in words
+    assert words[words.index("--publish") + 1] == "8000:8000"
+    assert "A=b c" in words
+    assert words[words.index("HF_TOKEN") - 1] == "--env"
+    image = words.index("lmsysorg/sglang:v0.5.23")
+    assert words[image + 1 : image + 3] == ["-m", "sglang.launch_server"]
+    assert words[image - 2 : image] == ["--entrypoint", "python3"]
+    assert words[words.index("--port") + 1] == "8000"
+
+
+def test_the_config_file_holds_flags_as_the_engine_reads_them(tmp_path: Path) -> None:
+    outcome = with_command("--cuda-graph-bs", "1", "2", "4", "--api-key", "***", env={"A": "b"})
+    text = export(run_of(tmp_path, baseline(), outcome), 1, "config").text
+    settings = yaml.safe_load(text)
+    assert settings["tp-size"] == 8
+    assert settings["enable-metrics"] is True
+    assert settings["cuda-graph-bs"] == [1, 2, 4]
+    assert settings["port"] == 8000
+    assert "api-key" not in settings
+    assert '--config THIS_FILE.yaml --api-key "${API_KEY}"' in text
+    assert "A=b" in text
+
+
+def test_an_engine_without_a_config_file_says_so(tmp_path: Path) -> None:
+    run = run_of(tmp_path, baseline(), measured(1, 90, 2000, engine="openai"))
+    with pytest.raises(InputError, match="no config file is known for openai; --format shell"):
+        export(run, 1, "config")
+
+
+def test_a_winner_that_failed_when_launched_again_is_exported_with_a_warning(
+    tmp_path: Path,
+) -> None:
+    again = measured(2, 1, 1, state="infeasible", repeats=1, purpose="finalist")
+    text = export(run_of(tmp_path, baseline(), measured(1, 90, 2000), again), 1).text
+    assert "WARNING: this trial has no complete measurement, or failed when launched again" in text
