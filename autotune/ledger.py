@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import optuna
+from optuna.distributions import BaseDistribution
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, Trial, TrialState
 
-from autotune.limits import violations
-from autotune.records import OBJECTIVES, Measurement, Outcome, Purpose, Value
+from autotune.records import OBJECTIVES, Outcome, Purpose, Value
 from autotune.space import Space
 
 CONSTRAINT = "infeasible"
@@ -231,13 +231,28 @@ def copy_study(
     return new
 
 
+def fitting_distributions(
+    space: Space, params: Mapping[str, Value]
+) -> dict[str, BaseDistribution] | None:
+    """The space's distributions of these parameters, or None if it cannot express a value."""
+    fitting = {}
+    for name, value in params.items():
+        distribution = space.distributions.get(name)
+        try:
+            fits = distribution is not None and distribution._contains(
+                distribution.to_internal_repr(value)
+            )
+        except ValueError:  # how a category says that it has no such choice
+            fits = False
+        if not fits or distribution is None:
+            return None
+        fitting[name] = distribution
+    return fitting
+
+
 def _moved(trial: FrozenTrial, space: Space) -> FrozenTrial:
-    distributions = {name: space.distributions.get(name) for name in trial.params}
-    fits = all(
-        d is not None and d._contains(d.to_internal_repr(trial.params[name]))
-        for name, d in distributions.items()
-    )
-    if not fits or not trial.state.is_finished():
+    distributions = fitting_distributions(space, trial.params)
+    if distributions is None or not trial.state.is_finished():
         return optuna.trial.create_trial(
             state=TrialState.FAIL, user_attrs={**trial.user_attrs, "lost": True}
         )
@@ -249,8 +264,3 @@ def _moved(trial: FrozenTrial, space: Space) -> FrozenTrial:
         user_attrs=trial.user_attrs,
         system_attrs=trial.system_attrs,
     )
-
-
-def limit_share(constraints: Mapping[str, float], measurement: Measurement) -> float:
-    """The share by which the worst limit is missed; 0 if all are kept."""
-    return max(violations(constraints, measurement).values(), default=0.0)

@@ -44,3 +44,8 @@ def violated(constraints: Mapping[str, float], measurement: Measurement) -> Fail
         cause = f"{figure} is {measured:g}, {bound} the limit of {constraints[figure]:g}"
         return Failure(kind=FailureKind.LIMIT_VIOLATED, phase=Phase.PEAK, cause=cause)
     return None
+
+
+def worst_violation(constraints: Mapping[str, float], measurement: Measurement) -> float:
+    """The share by which the worst limit is missed; 0 if all are kept."""
+    return max(violations(constraints, measurement).values(), default=0.0)

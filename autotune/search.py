@@ -89,7 +89,7 @@ def _sampler(options: SearchOptions, experiment: Experiment) -> ParetoSampler:
     return ParetoSampler(
         options.seed,
         space=space,
-        priors=priors_of(experiment),
+        priors=priors_of(space),
         history=history,
         budget=experiment.budget.trials,
     )

@@ -6,16 +6,15 @@ study, on this machine, can be on its front.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from autotune.experiment import Experiment
-from autotune.ledger import CONSTRAINT
+from autotune.ledger import CONSTRAINT, fitting_distributions
 from autotune.machine import Fingerprint
-from autotune.records import OBJECTIVES, PEAK, SINGLE, Outcome
+from autotune.records import OBJECTIVES, Outcome
 from autotune.rundir import Run, read_run
 from autotune.sampler import Prior
 from autotune.space import Space
@@ -26,28 +25,12 @@ OTHER_MACHINE, OTHER_COMMAND, OTHER_WORKLOAD = 0.4, 0.5, 0.7
 ANY_OTHER_STUDY = 0.8
 
 
-def priors_of(experiment: Experiment) -> dict[str, Prior]:
+def priors_of(space: Space) -> dict[str, Prior]:
     """The `prior:` entries of the parameters, as the sampler takes them."""
-    priors = {}
-    for name, parameter in experiment.parameters.items():
-        if parameter.prior is None:
-            continue
-        given = {SINGLE: parameter.prior.single, PEAK: parameter.prior.peak}
-        values = {str(value): value for value in parameter.choices or ()}
-        effects: dict[str, Mapping[Any, float]] = {
-            objective: {values.get(text, _number(text)): factor for text, factor in table.items()}
-            for objective, table in given.items()
-            if table
-        }
-        priors[name] = Prior(prefer=parameter.prior.default, effects=effects)
-    return priors
-
-
-def _number(text: str) -> float | str:
-    try:
-        return float(text)
-    except ValueError:
-        return text
+    return {
+        name: Prior(prefer=hint.prefer, weight=hint.weight, effects=hint.effects)
+        for name, hint in space.priors.items()
+    }
 
 
 def history_of(
@@ -79,12 +62,8 @@ def weight_of(run: Run, experiment: Experiment, here: Fingerprint | None) -> flo
 def _as_trial(outcome: Outcome, space: Space) -> FrozenTrial | None:
     if outcome.state not in ("ok", "infeasible"):
         return None
-    distributions = {name: space.distributions.get(name) for name in outcome.params}
-    fits = all(
-        d is not None and d._contains(d.to_internal_repr(outcome.params[name]))
-        for name, d in distributions.items()
-    )
-    if not fits or set(outcome.params) != set(space.active(outcome.params)):
+    distributions = fitting_distributions(space, outcome.params)
+    if distributions is None or set(outcome.params) != set(space.active(outcome.params)):
         return None
     return create_trial(
         state=TrialState.COMPLETE,

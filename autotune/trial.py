@@ -19,7 +19,7 @@ from autotune.engines.launch import build_launch, write_launch_script
 from autotune.engines.registry import engine_named
 from autotune.errors import TrialFailed, TrialLost
 from autotune.experiment import Experiment
-from autotune.limits import violated
+from autotune.limits import violated, worst_violation
 from autotune.machine import Machine, free_port, open_machine
 from autotune.measure import Target, measure
 from autotune.records import (
@@ -100,6 +100,7 @@ async def run_trial(
     try:
         measurement = await _serve_and_measure(plan, launch, engine, machine, timeline, findings)
         failure = violated(plan.experiment.constraints, measurement)
+        measurement = _with_violation(plan, measurement)
     except TrialFailed as error:
         failure = error.failure
         measurement = error.partial
@@ -185,6 +186,13 @@ async def _serve_and_measure(
                 folder=plan.trial_dir,
             )
         )
+
+
+def _with_violation(plan: TrialPlan, measurement: Measurement) -> Measurement:
+    """The measurement with what the sampler learns of missed limits: by how much."""
+    share = worst_violation(plan.experiment.constraints, measurement)
+    figures = {**measurement.figures, **({"worst_violation": share} if share > 0 else {})}
+    return measurement.model_copy(update={"figures": figures})
 
 
 def _target(server: Server) -> Target:

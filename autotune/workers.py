@@ -72,8 +72,7 @@ def start_ray(address: str | None, gpus: int | None) -> None:
     )
 
 
-@ray.remote(max_restarts=0, max_task_retries=0, max_concurrency=16, num_cpus=0)
-class SlotActor:
+class SlotWorker:
     """Owns the GPUs of one slot and runs trials on them, one at a time."""
 
     def __init__(self, run_path: Path, simulated_host: Path | None) -> None:
@@ -124,6 +123,11 @@ class SlotActor:
         self._progress = progress
 
 
+# A crashed trial must be seen as lost, never silently run again: no restarts, no retries.
+_OPTIONS = {"max_restarts": 0, "max_task_retries": 0, "max_concurrency": 16, "num_cpus": 0}
+SlotActor: Any = ray.remote(**_OPTIONS)(SlotWorker)  # type: ignore[call-overload]  # dict options
+
+
 @dataclass(frozen=True)
 class SlotRequest:
     """Where an actor is wanted, and with how many GPUs."""
@@ -166,12 +170,12 @@ async def open_slots(
 async def reopen_slot(slot: Slot) -> Slot | None:
     """A new actor on the node of one that died; None if the node is gone too."""
     ray.kill(slot.actor)
-    alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
+    alive = {node["NodeID"] for node in _alive_nodes()}
     return await _open_slot(slot.request) if slot.request.node in alive else None
 
 
 async def _open_slot(request: SlotRequest) -> Slot:
-    actor = SlotActor.options(  # type: ignore[attr-defined]  # added by ray.remote
+    actor = SlotActor.options(
         num_gpus=request.gpus,
         scheduling_strategy=NodeAffinitySchedulingStrategy(request.node, soft=False),
     ).remote(request.run_path, request.simulated_host)
@@ -179,8 +183,7 @@ async def _open_slot(request: SlotRequest) -> Slot:
 
 
 def _slots_per_node(gpus_per_trial: int) -> dict[str, int]:
-    alive = [node for node in ray.nodes() if node["Alive"]]
-    nodes = {node["NodeID"]: int(node["Resources"].get("GPU", 0)) for node in alive}
+    nodes = {node["NodeID"]: int(node["Resources"].get("GPU", 0)) for node in _alive_nodes()}
     if gpus_per_trial == 0:
         return dict.fromkeys(nodes, 1)
     slots = {node: gpus // gpus_per_trial for node, gpus in nodes.items() if gpus >= gpus_per_trial}
@@ -192,6 +195,11 @@ def _slots_per_node(gpus_per_trial: int) -> dict[str, int]:
             field="gpus_per_trial",
         )
     return slots
+
+
+def _alive_nodes() -> list[dict[str, Any]]:
+    nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]  # untyped in Ray
+    return [node for node in nodes if node["Alive"]]
 
 
 def _packed(folder: Path) -> bytes | None:

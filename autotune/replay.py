@@ -1,0 +1,51 @@
+"""`autotune replay`: launch and measure one trial again, on the machine it ran on."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from autotune.errors import InputError, NoFeasibleTrial
+from autotune.experiment import load_experiment
+from autotune.machine import open_machine
+from autotune.rundir import RunDir, read_run
+from autotune.trial import TrialPlan, run_trial
+
+
+def replay_trial(path: Path, number: int) -> ReplayComparison:
+    """Fresh launch, same measurement; the result is kept in `RUN/replays/NNNN-k/`.
+
+    No Ray is needed for one trial: it runs in this process, on the GPUs it ran on.
+
+    Raises:
+        InputError: the run has no such trial, or its experiment file holds masked secrets.
+        NoFeasibleTrial: the launch failed this time.
+    """
+    run, place = read_run(path), RunDir(path)
+    old = run.outcome(number)
+    experiment = load_experiment(place.experiment_yaml)
+    if old.values is None:
+        raise InputError(f"trial {number} was not measured: nothing to compare with", file=path)
+    simulated = path.resolve() / "simulated" if old.simulated else None
+    folder = _free_folder(path.resolve() / "replays", number)
+    plan = TrialPlan(
+        experiment=experiment,
+        number=number,
+        params=old.params,
+        trial_dir=folder,
+        purpose="replay",
+        repeats=number,
+        reference_answers=old.answers,
+        simulated_host=simulated,
+    )
+    machine = open_machine(simulated / "gpus.json" if simulated else None)
+    gpus = tuple(gpu.index for gpu in machine.gpus())[: experiment.gpus_per_trial]
+    new = asyncio.run(run_trial(plan, gpus))
+    if new.failure is not None and new.values is None:
+        raise NoFeasibleTrial(f"trial {number} failed this time: {new.failure.cause}")
+    return compare_replay(old, new)
+
+
+def _free_folder(parent: Path, number: int) -> Path:
+    count = len(list(parent.glob(f"{number:04d}-*"))) + 1
+    return parent / f"{number:04d}-{count}"
