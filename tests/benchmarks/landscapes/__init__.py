@@ -1,1 +1,19 @@
 """Landscapes on which samplers are compared; ``TUNING`` was looked at, ``HELD_OUT`` was not."""
+
+from __future__ import annotations
+
+from tests.benchmarks.landscapes.base import Landscape
+from tests.benchmarks.landscapes.synthetic import Synthetic
+
+TUNING = ("smooth-1", "smooth-2", "smooth-3", "rugged-1", "rugged-2", "rugged-3")
+HELD_OUT = ("smooth-11", "smooth-12", "rugged-11", "rugged-12")
+
+GROUPS = {"tuning": TUNING, "held-out": HELD_OUT, "all": TUNING + HELD_OUT}
+
+
+def make(name: str) -> Landscape:
+    """The landscape of that name; ValueError lists the names when it is unknown."""
+    family, _, structure = name.rpartition("-")
+    if family in ("smooth", "rugged") and structure.isdigit():
+        return Synthetic(int(structure), rugged=family == "rugged")
+    raise ValueError(f"unknown landscape {name!r}: smooth-N, rugged-N")
