@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from autotune.expressions import holds, literals, names
 from autotune.records import Value
-from autotune.templates import number_text
+from autotune.templates import number_text, tidy
 
 if TYPE_CHECKING:
-    from autotune.experiment import FloatRange, Forbid, IntRange, Parameter
+    from autotune.experiment import Experiment, FloatRange, Forbid, IntRange, Parameter
 
 Parameters = Mapping[str, "Parameter"]
+
+MOST_COMBINATIONS = 20_000
+"""Questions about combinations are answered by trying them, up to this many."""
 
 MOST_LISTED = 64
 """A range with more values than this is represented by a few of them."""
@@ -126,6 +130,49 @@ def spelled(value: Value) -> str:
     return number_text(value) if isinstance(value, float) else str(value)
 
 
+def combinations(
+    parameters: Parameters, wanted: frozenset[str], texts: Sequence[str]
+) -> Iterator[dict[str, Value]]:
+    """Assignments of the wanted parameters, each combination of representative values."""
+    listed = sorted(wanted)
+    domains = [representatives(parameters[name], texts) for name in listed]
+    combinations = itertools.islice(itertools.product(*domains), MOST_COMBINATIONS)
+    return (dict(zip(listed, values, strict=True)) for values in combinations)
+
+
+def highest(parameter: Parameter) -> float:
+    """The largest value of a range that its steps reach."""
+    span = _range(parameter)
+    if span.step is None:
+        return span.high
+    steps = math.floor((span.high - span.low) / span.step + 1e-9)
+    return round(span.low + steps * span.step, 10)
+
+
+def configurations(parameters: Parameters) -> int | None:
+    """How many configurations there are, `forbid` left aside; None if they cannot be counted.
+
+    Parameters that conditions refer to are tried in every combination; the others multiply. If
+    that is too much, the result is an upper bound.
+    """
+    order = in_order(parameters)
+    counts = {name: count(parameter) for name, parameter in parameters.items()}
+    sizes = {name: number for name, number in counts.items() if number is not None}
+    if len(sizes) < len(counts):
+        return None
+    deciding = sorted(frozenset().union(*map(depends_on, parameters.values())))
+    domains = [representatives(parameters[name]) for name in deciding]
+    listed = [len(domain) for domain in domains] == [sizes[name] for name in deciding]
+    if not listed or math.prod(sizes[name] for name in deciding) > MOST_COMBINATIONS:
+        return math.prod(sizes.values())
+    branches: dict[tuple[tuple[str, Value], ...], int] = {}
+    for values in itertools.product(*domains):
+        chosen = active(parameters, order, dict(zip(deciding, values, strict=True)))
+        free = [n for n, p in parameters.items() if n not in deciding and applies(p, chosen)]
+        branches[tuple(chosen.items())] = math.prod(sizes[name] for name in free)
+    return sum(branches.values())
+
+
 def count(parameter: Parameter) -> int | None:
     """How many values a parameter has; None if they cannot be counted."""
     if parameter.choices is not None:
@@ -143,7 +190,7 @@ def representatives(parameter: Parameter, expressions: Iterable[str] = ()) -> li
     span = _range(parameter)
     number = count(parameter)
     if number is not None and number <= MOST_LISTED and span.step is not None:
-        return [span.low + i * span.step for i in range(number)]
+        return [tidy(span.low + i * span.step) for i in range(number)]
     edges = {span.low, span.high}
     for literal in (value for text in expressions for value in literals(text)):
         edges |= {literal - 1, literal, literal + 1}
@@ -154,3 +201,19 @@ def _range(parameter: Parameter) -> IntRange | FloatRange:
     span = parameter.int_ or parameter.float_
     assert span is not None, "a parameter has choices, an int or a float: its model checks that"
     return span
+
+
+def invalid(experiment: Experiment, params: Mapping[str, Value]) -> str | None:
+    """Why `params` is no configuration of the experiment, or None."""
+    parameters = experiment.parameters
+    for name, value in params.items():
+        if name not in parameters:
+            return f"{name} is no parameter"
+        if not contains(parameters[name], value):
+            return f"{name} must be {domain(parameters[name])}, not {spelled(value)}"
+    whole = completed(parameters, in_order(parameters), params)
+    if missing := sorted(whole.keys() - params.keys()):
+        return f"{', '.join(missing)} has no value"
+    if superfluous := sorted(params.keys() - whole.keys()):
+        return f"{', '.join(superfluous)} does not apply"
+    return forbidden(experiment.forbid, whole)

@@ -9,19 +9,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PositiveFloat, model_validator
 
 from autotune import experiment_checks as checks
 from autotune.experiment_consistency import checked
 from autotune.experiment_errors import validated
 from autotune.records import Value
+from autotune.templates import Arg
 from autotune.yaml_lines import load_yaml
 
 ENGINES = ("sglang", "vllm", "openai")
 """Names of the engine adapters that an experiment file may use."""
-
-Arg = bool | int | float | str | list[int | float | str] | None
-"""An argument: `True` is a bare flag, `None` and `False` leave it out, a list repeats values."""
 
 EngineName = Literal["sglang", "vllm", "openai"]
 Scalar = Annotated[Value, BeforeValidator(checks.scalar)]
@@ -96,10 +94,15 @@ class Prior(Section):
     default: Scalar = Field(
         default=None, description="expected best value; known_good entries that omit it get it"
     )
-    single: dict[str, float] = Field(
+    weight: float = Field(
+        default=0.5, ge=0, le=1, description="how often the search prefers the default, 0 to 1"
+    )
+    single: dict[str, PositiveFloat] = Field(
         default={}, description="value -> expected factor on single_stream_tok_s"
     )
-    peak: dict[str, float] = Field(default={}, description="value -> expected factor on peak_tok_s")
+    peak: dict[str, PositiveFloat] = Field(
+        default={}, description="value -> expected factor on peak_tok_s"
+    )
 
 
 class Parameter(Section):

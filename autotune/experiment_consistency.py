@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from autotune import conditions
 from autotune.experiment_errors import Problem, nearest, problems_error
-from autotune.expressions import ExpressionError, evaluate, is_parameter_name, names
+from autotune.experiment_flags import nothing_is_given_twice
+from autotune.expressions import ExpressionError, evaluate, holds, is_parameter_name, names
 from autotune.records import FIGURES, OBJECTIVES, Value
 from autotune.templates import PLACEHOLDERS, expressions_in
 from autotune.yaml_lines import Where
 
 if TYPE_CHECKING:
     from autotune.experiment import Experiment, Parameter
-
-MOST_COMBINATIONS = 20_000
-"""Questions about combinations are answered by trying them, up to this many."""
 
 
 def checked(experiment: Experiment) -> Experiment:
@@ -145,11 +141,15 @@ def _priors_fit(experiment: Experiment) -> Iterator[Problem]:
             allowed = conditions.domain(parameter)
             spelled = conditions.spelled(default)
             yield ("parameters", name, "prior"), f"must be {allowed}, not {spelled}"
+        listed = {conditions.spelled(value) for value in conditions.representatives(parameter)}
+        effects = {} if parameter.prior is None else parameter.prior.single | parameter.prior.peak
+        for text in sorted(effects.keys() - listed):
+            yield ("parameters", name, "prior"), f"{text} is no value; {nearest(text, listed)}"
 
 
 def _expressions_have_values(experiment: Experiment) -> Iterator[Problem]:
     for where, text in _all_expressions(experiment):
-        for values in _combinations(experiment, names(text), [text]):
+        for values in conditions.combinations(experiment.parameters, names(text), [text]):
             if not _guarded(experiment, where, values):
                 continue
             try:
@@ -166,101 +166,7 @@ def _guarded(experiment: Experiment, where: Where, values: Mapping[str, Value]) 
         return True
     guard = experiment.parameters[str(where[1])].args_when
     known = guard is not None and names(guard) <= values.keys()
-    return not known or conditions.holds(str(guard), values)
-
-
-def _combinations(
-    experiment: Experiment, wanted: frozenset[str], texts: list[str]
-) -> Iterator[dict[str, Value]]:
-    """Assignments of the wanted parameters, each combination of representative values."""
-    listed = sorted(wanted)
-    domains = [conditions.representatives(experiment.parameters[name], texts) for name in listed]
-    combinations = itertools.islice(itertools.product(*domains), MOST_COMBINATIONS)
-    return (dict(zip(listed, values, strict=True)) for values in combinations)
-
-
-Writer = tuple[Where, str | None, str]
-"""What sets a flag or variable: its place, the parameter or None for an engine, which engine."""
-
-
-def _writers(experiment: Experiment) -> dict[tuple[str, str], list[Writer]]:
-    """(flag or variable, its name) -> everything that sets it."""
-    writers: dict[tuple[str, str], list[Writer]] = {}
-
-    def add(kind: str, name: str, where: Where, parameter: str | None, engine: str = "") -> None:
-        writers.setdefault((kind, name), []).append((where, parameter, engine))
-
-    for engine, section in experiment.engines.items():
-        for flag in section.args:
-            add("flag", flag, ("engines", engine, "args", flag), None, engine)
-        for variable in section.env:
-            add("variable", variable, ("engines", engine, "env", variable), None, engine)
-    for name, parameter in experiment.parameters.items():
-        where: Where = ("parameters", name)
-        for flag in {parameter.flag, parameter.flag_when_false} - {None}:
-            key = "flag" if flag == parameter.flag else "flag_when_false"
-            add("flag", str(flag), (*where, key), name)
-        for flag in parameter.args:
-            add("flag", flag, (*where, "args", flag), name)
-        variables = [parameter.env] if isinstance(parameter.env, str) else parameter.env or ()
-        for variable in variables:
-            add("variable", variable, (*where, "env"), name)
-    return writers
-
-
-def _nothing_is_given_twice(experiment: Experiment) -> Iterator[Problem]:
-    for (kind, name), writers in _writers(experiment).items():
-        for first, second in itertools.combinations(writers, 2):
-            if _can_meet(experiment, first, second):
-                place = ".".join(str(part) for part in first[0])
-                yield second[0], f"the {kind} {name} is given twice, also by {place}: keep one"
-                break
-
-
-def _can_meet(experiment: Experiment, first: Writer, second: Writer) -> bool:
-    """Whether both can write in one launch."""
-    if first[1] is None and second[1] is None:
-        return first[2] == second[2]
-    if first[1] == second[1]:
-        return True
-    wanted, texts = _decisive(experiment, {first[1], second[1], "engine"})
-    order = conditions.in_order(experiment.parameters)
-    for values in _combinations(experiment, wanted, texts):
-        active = conditions.active(experiment.parameters, order, values)
-        engine = active.get("engine", next(iter(experiment.engines)))
-        if all(_writes(experiment, writer, active, engine) for writer in (first, second)):
-            return True
-    return False
-
-
-def _writes(
-    experiment: Experiment, writer: Writer, active: Mapping[str, Value], engine: Value
-) -> bool:
-    where, name, own_engine = writer
-    if name is None:
-        return engine == own_engine
-    if name not in active:
-        return False
-    guard = experiment.parameters[name].args_when
-    templated = "args" in where or isinstance(experiment.parameters[name].env, dict)
-    return not (guard and templated) or conditions.holds(guard, active)
-
-
-def _decisive(experiment: Experiment, roots: set[str | None]) -> tuple[frozenset[str], list[str]]:
-    """The parameters that decide whether `roots` apply and write, and their expressions."""
-    found: set[str] = set()
-    texts: list[str] = []
-    pending = [name for name in roots if name in experiment.parameters]
-    while pending:
-        name = str(pending.pop())
-        if name in found:
-            continue
-        found.add(name)
-        parameter = experiment.parameters[name]
-        for text in filter(None, (parameter.when, parameter.args_when)):
-            texts.append(text)
-            pending += names(text)
-    return frozenset(found), texts
+    return not known or holds(str(guard), values)
 
 
 def _known_good_fits(experiment: Experiment) -> Iterator[Problem]:
@@ -300,37 +206,12 @@ def _entry_applies(
         yield where, f"is forbidden: {reason}{defaults}"
 
 
-def combinations_of(experiment: Experiment) -> int | None:
-    """How many configurations there are, `forbid` left aside; None if they cannot be counted.
-
-    Parameters that conditions refer to are tried in every combination; the others multiply. If
-    that is too much, the result is an upper bound.
-    """
-    parameters, order = experiment.parameters, conditions.in_order(experiment.parameters)
-    counts = {name: conditions.count(parameter) for name, parameter in parameters.items()}
-    if any(number is None for number in counts.values()):
-        return None
-    deciding = sorted(frozenset().union(*map(conditions.depends_on, parameters.values())))
-    domains = [conditions.representatives(parameters[name]) for name in deciding]
-    sizes = [counts[name] or 1 for name in deciding]
-    if math.prod(sizes) > MOST_COMBINATIONS or [len(d) for d in domains] != sizes:
-        return math.prod(number or 1 for number in counts.values())
-    seen: dict[tuple[tuple[str, Value], ...], int] = {}
-    for values in itertools.product(*domains):
-        chosen = dict(zip(deciding, values, strict=True))
-        rest = {name: parameter for name, parameter in parameters.items() if name not in chosen}
-        active = conditions.active(parameters, order, chosen)
-        applying = [counts[n] or 1 for n, p in rest.items() if conditions.applies(p, active)]
-        seen[tuple(active.items())] = math.prod(applying)
-    return sum(seen.values())
-
-
 Rule = Callable[["Experiment"], Iterator[Problem]]
 
 _STAGES: tuple[tuple[Rule, ...], ...] = (
     (_parameter_names, _engine_parameter, _placeholders_exist, _figures_exist),
     (_names_exist,),
     (_no_cycles, _everything_reaches_the_launch, _priors_fit, _expressions_have_values),
-    (_nothing_is_given_twice, _known_good_fits),
+    (nothing_is_given_twice, _known_good_fits),
 )
 """Later stages rely on what earlier ones checked."""

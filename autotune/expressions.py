@@ -20,7 +20,7 @@ import operator
 import warnings
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, cast
 
 from autotune.errors import InputError
 from autotune.records import Value
@@ -36,15 +36,17 @@ class ExpressionError(InputError):
     """The text is not an expression of this language, or has no value for these values."""
 
 
-class _Inactive:
+class Inactive:
+    """The type of `INACTIVE`."""
+
     def __repr__(self) -> str:
         return "INACTIVE"
 
 
-INACTIVE: Final = _Inactive()
+INACTIVE: Final = Inactive()
 """What a parameter that does not apply evaluates to."""
 
-Result: TypeAlias = Value | _Inactive | list["Result"]
+Result: TypeAlias = Value | Inactive | list["Result"]
 
 _ARITHMETIC: Mapping[type[ast.operator], Callable[[float, float], float]] = {
     ast.Add: operator.add,
@@ -169,7 +171,7 @@ def _evaluate(node: ast.AST, values: Mapping[str, Value], text: str) -> Result:
 
     match node:
         case ast.Constant(value=value):
-            return value  # type: ignore[no-any-return]  # _accept_literal saw it
+            return cast(Value, value)  # _accept_literal saw it
         case ast.Name(id=name):
             return LITERAL_NAMES[name] if name in LITERAL_NAMES else values.get(name, INACTIVE)
         case ast.List(elts=items) | ast.Tuple(elts=items):
@@ -196,13 +198,13 @@ def _evaluate(node: ast.AST, values: Mapping[str, Value], text: str) -> Result:
 
 
 def _truth(value: Result) -> bool:
-    return value is not INACTIVE and bool(value)
+    return not isinstance(value, Inactive) and bool(value)
 
 
 def _calculated(
     apply: Callable[[float, float], float], left: Result, right: Result, text: str
 ) -> Result:
-    if left is INACTIVE or right is INACTIVE:
+    if isinstance(left, Inactive) or isinstance(right, Inactive):
         return INACTIVE
     if not (_is_number(left) and _is_number(right)):
         wrong = right if _is_number(left) else left
@@ -217,7 +219,7 @@ def _calculated(
 
 
 def _item(items: Result, index: Result, text: str) -> Result:
-    if index is INACTIVE:
+    if isinstance(index, Inactive):
         return INACTIVE
     assert isinstance(items, list)
     if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < len(items):
@@ -228,7 +230,7 @@ def _item(items: Result, index: Result, text: str) -> Result:
 
 
 def _compared(op: ast.cmpop, left: Result, right: Result) -> bool:
-    if left is INACTIVE or right is INACTIVE:
+    if isinstance(left, Inactive) or isinstance(right, Inactive):
         return False
     if isinstance(op, ast.Eq | ast.NotEq):
         return _equal(left, right) == isinstance(op, ast.Eq)

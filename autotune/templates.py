@@ -17,13 +17,19 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from pydantic import JsonValue
+
 from autotune.errors import InputError
-from autotune.expressions import INACTIVE, ExpressionError, Result, evaluate, names
+from autotune.expressions import ExpressionError, Inactive, Result, evaluate, names
 from autotune.records import Value
+
+Arg = bool | int | float | str | list[int | float | str] | None
+"""An argument: `True` is a bare flag, `None` and `False` leave it out, a list repeats values."""
 
 PLACEHOLDERS = ("port", "host", "served_name", "trial_dir")
 
 _TEMPLATE = re.compile(r"(?<!\$)\{(?!\s*[\"}])([^{}]+)\}")
+_NUMBER = re.compile(r"-?[0-9]{1,15}(\.[0-9]{1,15})?")
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(:-([^}]*))?\}")
 
 
@@ -53,9 +59,67 @@ def fill(text: str, values: Mapping[str, Value]) -> Result:
     return _TEMPLATE.sub(filled, text)
 
 
+def fill_argument(template: Arg, values: Mapping[str, Value]) -> Arg:
+    """An argument with its templates filled in; None if a parameter in it does not apply.
+
+    In JSON, text that is nothing but a template becomes a value of its own type.
+    """
+    if isinstance(template, list):
+        return [tidy(fill_value(item, values) or 0) for item in template]  # type: ignore[misc]
+    document = _json_object(template)
+    if document is not None:
+        return json.dumps(_filled_json(document, values))
+    return tidy(fill_value(template, values))
+
+
+def fill_value(template: Value, values: Mapping[str, Value]) -> Value:
+    """A single value with its templates filled in; None if a parameter does not apply."""
+    result = fill(template, values) if isinstance(template, str) else template
+    if isinstance(result, list):
+        raise ExpressionError(f"`{template}` gives a list, which is no argument")
+    return None if isinstance(result, Inactive) else result
+
+
+def tidy(value: Value) -> Value:
+    """A float without the dust of binary steps: 0.8500000001 is 0.85."""
+    return float(number_text(value)) if isinstance(value, float) else value
+
+
+def canonical_text(value: Arg) -> str:
+    """One spelling of an argument: 8, 8.0 and "8" are alike, JSON has one order of keys."""
+    if isinstance(value, list):
+        return json.dumps([canonical_text(item) for item in value])
+    if isinstance(value, bool) or value is None:
+        return f"({value})"  # the bare flag; no text reads like it
+    document = _json_object(value)
+    if document is not None:
+        return json.dumps(document, sort_keys=True)
+    if isinstance(value, str) and not _NUMBER.fullmatch(value):
+        return value
+    return number_text(float(value))
+
+
+def _filled_json(document: JsonValue, values: Mapping[str, Value]) -> JsonValue:
+    if isinstance(document, dict):
+        return {key: _filled_json(item, values) for key, item in document.items()}
+    if isinstance(document, list):
+        return [_filled_json(item, values) for item in document]
+    return tidy(fill_value(document, values))
+
+
+def _json_object(text: object) -> dict[str, JsonValue] | None:
+    if not (isinstance(text, str) and text.startswith("{")):
+        return None
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return document if isinstance(document, dict) else None
+
+
 def as_text(value: Result) -> str:
     """A value as it stands inside text: JSON's spelling, but for bare text."""
-    if value is INACTIVE:
+    if isinstance(value, Inactive):
         raise ExpressionError("a parameter that does not apply is used inside text")
     if isinstance(value, float):
         return number_text(value)

@@ -128,6 +128,7 @@ def _build(node: Node, path: Where, document: Document) -> Data:
         return _mapping(node, path, document)
     if isinstance(node, SequenceNode):
         return [_build(item, (*path, i), document) for i, item in enumerate(node.value)]
+    assert isinstance(node, ScalarNode)
     return _scalar(node, path, document)
 
 
@@ -149,7 +150,7 @@ def _mapping(node: MappingNode, path: Where, document: Document) -> Data:
     return mapping
 
 
-def _scalar(node: Node, path: Where, document: Document) -> Data:
+def _scalar(node: ScalarNode, path: Where, document: Document) -> Data:
     text, line = str(node.value), node.start_mark.line + 1
     if "\0" in text:
         raise document.error(path, "text may not hold a NUL character", line)
