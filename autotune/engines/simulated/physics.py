@@ -1,0 +1,396 @@
+"""How long things take: the one place where the simulated server's speed comes from.
+
+A forward pass costs
+    memory   weights it touches and KV it reads, over the GPU's bandwidth
+    compute  2 x active parameters x tokens, over what prefill reaches (joined smoothly to memory)
+    kernels  a fixed GPU time per layer, whatever the batch
+    comm     two all-reduces a layer (tensor parallel): latency + bytes / rate
+    host     launching every layer's kernels, hidden by the GPU or by a CUDA graph
+
+Sources: `shared` figures of the team this tool was built for (82.5, 63.6, 27 tok/s on 8x RTX PRO
+6000; the 29 ms verify), SGLang 0.5.15 measured on one H200, community tables of Kimi-K2.x on the
+same GPUs (prefill 6,200-7,600 tok/s, NCCL variables, PCIe all-reduce) and FlashInfer's PCIe-IPC
+all-reduce table. Constants that say "fitted" were chosen so that the calibration table in
+docs/simulator.md holds within 10 %; everything else is a vendor figure or the model's shape.
+Times are milliseconds unless a name says otherwise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autotune.engines.simulated.hosts import Host
+from autotune.engines.simulated.memory import kv_capacity, memory_failure
+from autotune.engines.simulated.models import Model
+from autotune.engines.simulated.settings import Collective, Settings
+from autotune.engines.simulated.support import PredictedFailure, kernel_failure
+
+BANDWIDTH_REACHED = 0.90  # of the vendor's figure, by streaming kernels
+ROUTING_SKEW = 0.785  # 128 tokens touch experts like 128**0.785 independent ones (fitted)
+VERIFY_HOST_MS = 1.0  # per speculative cycle: sampling, bookkeeping (H200 rows, fitted)
+
+
+@dataclass(frozen=True)
+class Load:
+    """A closed-loop workload: the calibration rows used 128 tokens in, 256 out."""
+
+    input_tokens: int = 128
+    output_tokens: int = 256
+    concurrency: int = 128
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What one configuration reaches without noise, or what it dies of."""
+
+    failure: PredictedFailure | None
+    single_tok_s: float = 0.0
+    peak_tok_s: float = 0.0
+    step_ms: float = 0.0  # one decode step (or speculative cycle) at concurrency 1
+    verify_ms: float = 0.0  # the verify part of it; 0 without speculation
+    accept_length: float = 1.0
+    ttft_ms: float = 0.0  # at concurrency 1
+    prefill_tok_s: float = 0.0  # of a full chunk
+    kv_tokens: int = 0
+    max_running: int = 0
+    graph_single: bool = False  # decode (or verify) runs from a CUDA graph at concurrency 1
+    graph_peak: bool = False
+    load_seconds: float = 0.0
+    start_seconds: float = 0.0  # from exec to ready, kernel caches warm
+
+
+# -- collectives ---------------------------------------------------------------------------------
+def all_reduce_us(host: Host, settings: Settings, message_bytes: float, graph: bool) -> float:
+    """One all-reduce over the tensor-parallel ranks, in microseconds."""
+    if settings.tp <= 1 or host.link == "none":
+        return 0.0
+    c = settings.collective
+    if host.link == "nvlink":
+        return _nvlink_us(host, c, message_bytes)
+    if pcie_ipc_works(host, settings, message_bytes, graph):
+        # FlashInfer's table: 5.3 us at 12 KiB, 34.6 us at 384 KiB; without peer access every
+        # word crosses the CPU (community: 73 -> 29 tok/s).
+        latency, rate = (13.0, 12.5) if host.p2p else (190.0, 3.0)
+        return latency + message_bytes / (rate * 1e3)
+    latency, rate = _nccl_pcie(host, c)
+    return latency + message_bytes / (rate * 1e3)
+
+
+def pcie_ipc_works(host: Host, settings: Settings, message_bytes: float, graph: bool) -> bool:
+    """The PCIe-IPC all-reduce serves decode-sized messages of captured graphs only."""
+    c = settings.collective
+    return c.pcie_ipc and graph and settings.tp in (2, 4, 8) and message_bytes <= 4e6
+
+
+def _nvlink_us(host: Host, c: Collective, message_bytes: float) -> float:
+    latency, rate = host.all_reduce_us, host.all_reduce_gb_s
+    if not c.custom:
+        latency *= 1.7
+    if c.nvls and c.cumem:
+        rate *= 1.35
+    if c.fusion:
+        latency *= 0.75
+    if c.proto == "Simple":
+        latency *= 1.15
+    if c.proto in ("LL", "LL128"):
+        rate *= 0.7
+    return latency + message_bytes / (rate * 1e3)
+
+
+_PROTO = {  # NCCL_PROTO -> (latency factor, rate factor); LL halves the rate by its flags
+    "": (1.0, 1.0),
+    "LL": (0.56, 0.55),
+    "LL128": (0.80, 0.92),
+    "Simple": (1.35, 1.04),
+    "LL,LL128,Simple": (0.62, 1.0),
+}
+
+
+def _nccl_pcie(host: Host, c: Collective) -> tuple[float, float]:
+    """Latency (us) and rate (GB/s) of NCCL over PCIe with these variables.
+
+    Signs are the community's: more channels help large messages only; P2P off helps prefill on a
+    host whose peers talk through the CPU, if channels and buffers are raised with it, and costs
+    latency everywhere.
+    """
+    latency_factor, rate_factor = _PROTO.get(c.proto, (1.05, 0.95))
+    latency, rate = host.all_reduce_us * latency_factor, host.all_reduce_gb_s * rate_factor
+    if c.algo.lower() == "tree":
+        latency, rate = latency * 0.92, rate * 0.80
+    if c.p2p_disabled:
+        tuned = c.min_channels >= 16 and c.buffer_bytes >= 32_000_000
+        gain = (1.02 if host.p2p else 1.22) if tuned else 0.78
+        latency, rate = latency * 1.45, rate * gain
+    elif c.p2p_level.upper() in ("SYS", "5"):
+        latency, rate = latency * 0.95, rate * 1.06
+    elif c.p2p_level.upper() in ("LOC", "0", "PIX", "1", "PXB", "2"):
+        latency, rate = latency * 1.2, rate * 0.85
+    if not host.p2p and not c.p2p_disabled:
+        rate *= 0.9
+    if c.min_channels >= 8 and not c.p2p_disabled:
+        rate *= 1.16 if c.min_channels < 16 else 1.20
+        latency += 1.5 if c.min_channels < 16 else 6.0
+    if 0 < c.max_channels < 8:
+        rate *= 0.75
+    return latency, rate
+
+
+# -- one forward pass ----------------------------------------------------------------------------
+def smooth_max(first: float, second: float, power: float = 4.0) -> float:
+    """The larger of two overlapping times, a little above both where they are close."""
+    top = max(first, second)
+    if top <= 0:
+        return 0.0
+    return float(top * ((first / top) ** power + (second / top) ** power) ** (1 / power))
+
+
+def weights_ms(host: Host, model: Model, settings: Settings, tokens: float) -> float:
+    """Reading the weights that `tokens` tokens touch."""
+    touched = 0.0
+    if model.experts:
+        missed = 1 - model.experts_per_token / model.experts
+        touched = 1 - missed ** (tokens**ROUTING_SKEW)
+    slow = _moe_factor(host, model, settings, tokens)
+    size = model.dense_bytes + model.expert_bytes * touched * slow
+    return size / settings.tp / (host.bandwidth_gb_s * BANDWIDTH_REACHED * 1e6)
+
+
+def _moe_factor(host: Host, model: Model, settings: Settings, tokens: float) -> float:
+    """Time of the MoE kernels against the best for this quantisation: winners flip with load."""
+    small, large = 1.0, 1.0
+    if settings.engine == "vllm" and model.quantization == "int4":
+        small, large = (1.25, 1.35) if settings.moe == "humming" else (1.0, 2.05)
+    elif model.quantization == "nvfp4" and host.arch == "sm120":
+        table = {"triton": (0.94, 1.7), "marlin": (0.90, 1.4), "b12x": (0.92, 1.65)}
+        small, large = table.get(settings.moe, (1.0, 1.0))
+    elif model.quantization == "fp8" and settings.moe == "triton":
+        small, large = 0.96, 1.2
+    return small + (large - small) * min(1.0, tokens / 96)
+
+
+def attention_ms(
+    host: Host, model: Model, settings: Settings, kv_tokens: float, tokens: float, seqs: float
+) -> float:
+    """Reading the KV cache; `tokens / seqs` queries a sequence (1 in plain decode)."""
+    width = min(tokens / max(seqs, 1), 16.0)  # prefill tiles its queries
+    bytes_read = kv_tokens * kv_bytes_per_token(model, settings)
+    read = bytes_read / (host.bandwidth_gb_s * BANDWIDTH_REACHED * 1e6)
+    fixed_us, factor = 0.0, 1.0
+    if model.mla:
+        fixed_us, factor = (11.0, 1.35) if _is_triton(settings.attention) else (0.0, 1.0)
+        if settings.kv_dtype == "fp8" and host.arch == "sm120" and not model.sparse_attention:
+            # No SM120 kernel: dequantised on the fly (community: 16 tok/s with SGLang).
+            fixed_us += 800.0 if settings.engine == "sglang" else 2.0
+    if settings.attention in ("torch_native", "flex_attention", "FLEX_ATTENTION"):
+        fixed_us, factor = fixed_us + 90.0, factor * 4
+    return float(read * factor * (1 + 0.12 * (width - 1)) + model.layers * fixed_us / 1e3)
+
+
+def kv_bytes_per_token(model: Model, settings: Settings) -> float:
+    """Bytes of KV cache a token needs on one GPU."""
+    size = model.kv_bytes if model.mla else model.kv_bytes / settings.tp
+    return size * (0.5 if settings.kv_dtype == "fp8" else 1.0)
+
+
+def _is_triton(attention: str) -> bool:
+    return attention.lower().startswith("triton")
+
+
+def forward_ms(
+    host: Host,
+    model: Model,
+    settings: Settings,
+    *,
+    tokens: float,
+    seqs: float,
+    kv_tokens: float,
+    graph: bool,
+) -> float:
+    """One pass of the target model over `tokens` tokens of `seqs` sequences."""
+    compute = 2 * model.active_params * tokens / (settings.tp * host.tflops * 1e9)
+    body = smooth_max(weights_ms(host, model, settings, tokens), compute, power=2.5)
+    comm_us = all_reduce_us(host, settings, tokens * model.hidden * 2, graph)
+    gpu = (
+        body
+        + attention_ms(host, model, settings, kv_tokens, tokens, seqs)
+        + 2 * model.layers * comm_us / 1e3
+        + model.layers * _kernel_us(model, settings, seqs, tokens) / 1e3
+        + seqs * _per_request_us(settings) / 1e3
+    )
+    if graph:
+        return gpu
+    return smooth_max(gpu, model.layers * eager_layer_us(host, model, settings) / 1e3)
+
+
+def _kernel_us(model: Model, settings: Settings, seqs: float, tokens: float) -> float:
+    """Small kernels of one layer; compilation fuses some of them."""
+    if settings.engine == "vllm":
+        return model.kernel_us * (0.52 if settings.compiled else 1.0)
+    compiled = settings.compiled and seqs <= 32 and tokens <= 256
+    return model.kernel_us * (0.88 if compiled else 1.0)
+
+
+def _per_request_us(settings: Settings) -> float:
+    """Host work per running request and step that is not overlapped."""
+    base = 12.0 if settings.overlap else 25.0
+    threads = settings.host_threads
+    return base * (1.25 if 0 < threads < 4 else 0.9 if threads in (8, 16) else 1.0)
+
+
+def eager_layer_us(host: Host, model: Model, settings: Settings) -> float:
+    """Host time to launch one layer's kernels; FlashInfer's MLA path launches fewer."""
+    if settings.engine == "vllm":
+        return host.eager_layer_us * 0.75
+    light = model.mla and settings.attention == "flashinfer"
+    return host.eager_layer_us * (0.72 if light else 1.0)
+
+
+# -- steps of the scheduler ----------------------------------------------------------------------
+def graph_covers(model: Model, settings: Settings, seqs: int) -> bool:
+    """True if decode (or verify) of `seqs` requests runs from a captured graph.
+
+    FlashInfer's MLA backend verifies as an extend step, outside any graph: the 29 ms cycle.
+    """
+    if settings.graph_max_bs < seqs:
+        return False
+    if settings.spec_steps and settings.engine == "sglang" and model.mla:
+        return settings.attention != "flashinfer"
+    return True
+
+
+def accept_curve(model: Model, settings: Settings) -> tuple[float, ...]:
+    """Mean accept length after 0, 1 … `spec_steps` steps."""
+    steps = settings.spec_steps
+    if not steps or model.draft is None:
+        return (1.0,)
+    table = model.draft.accept_vllm if settings.engine == "vllm" else model.draft.accept
+    curve = [table[min(s, len(table) - 1)] for s in range(steps + 1)]
+    if settings.spec_accept is not None and curve[-1] > 1:
+        share = (settings.spec_accept - 1) / (curve[-1] - 1)
+        curve = [1 + (a - 1) * share for a in curve]
+    return tuple(curve)
+
+
+def draft_ms(host: Host, model: Model, settings: Settings, seqs: int, kv_tokens: float) -> float:
+    """One draft step: a small model, its weights, its KV, its kernels."""
+    draft = model.draft
+    assert draft is not None
+    rate = host.bandwidth_gb_s * BANDWIDTH_REACHED * 1e6
+    split = settings.tp if draft.layers == 1 else 1
+    read = (draft.weight_bytes / split + kv_tokens * draft.kv_bytes) / rate
+    kernels = (draft.layers + 1) * model.kernel_us / 1e3
+    message = seqs * model.hidden * 2
+    comm = 2 * draft.layers * all_reduce_us(host, settings, message, graph=True) / 1e3
+    return read + kernels + comm + 0.1 + seqs * 0.006
+
+
+def cycle_ms(
+    host: Host, model: Model, settings: Settings, seqs: int, kv_tokens: float
+) -> tuple[float, float]:
+    """One decode step of `seqs` requests: (whole cycle, its verify part)."""
+    graph = graph_covers(model, settings, seqs)
+    width = settings.spec_steps + 1 if settings.spec_topk == 1 else 4 * settings.spec_steps
+    if not settings.spec_steps or model.draft is None:
+        step = forward_ms(
+            host, model, settings, tokens=seqs, seqs=seqs, kv_tokens=kv_tokens, graph=graph
+        )
+        return step + (0.0 if settings.overlap else 1.2), 0.0
+    verify = forward_ms(
+        host, model, settings, tokens=seqs * width, seqs=seqs, kv_tokens=kv_tokens, graph=graph
+    )
+    drafts = settings.spec_steps * draft_ms(host, model, settings, seqs, kv_tokens)
+    host_work = VERIFY_HOST_MS + seqs * model.draft.host_ms
+    return verify + drafts + host_work, verify
+
+
+def prefill_ms(host: Host, model: Model, settings: Settings, tokens: int, seqs: int = 1) -> float:
+    """A prefill pass over `tokens` new tokens (eager: its kernels are launched one by one)."""
+    base = forward_ms(
+        host, model, settings, tokens=tokens, seqs=seqs, kv_tokens=tokens, graph=False
+    )
+    if not settings.spec_steps or model.draft is None:
+        return base
+    return base + draft_ms(host, model, settings, seqs, tokens) + 1.0
+
+
+# -- the whole -----------------------------------------------------------------------------------
+def effective_max_running(model: Model, settings: Settings, kv_tokens: int) -> int:
+    """How many requests run at once: the asked limit, the engine's own, and half the KV pool."""
+    context = settings.context or model.context
+    if settings.max_running is not None:
+        asked = settings.max_running
+    elif settings.engine == "vllm":
+        asked = 1024
+    else:
+        asked = 48 if settings.spec_steps else min(max(kv_tokens * 512 // context, 2048), 4096)
+    return max(1, min(asked, kv_tokens // 2))
+
+
+def load_seconds(model: Model, settings: Settings, cold: bool, luck: float = 0.5) -> float:
+    """Reading (and unpacking) the weights; `luck` 0-1 places a cold load in its range."""
+    low, high = model.first_load_seconds
+    seconds = low + (high - low) * luck if cold else 0.45 * low
+    seconds *= 0.6 if settings.fast_load else 1.0
+    return 1.0 if settings.dummy_weights else seconds
+
+
+def capture_seconds(model: Model, settings: Settings, first: bool) -> float:
+    """Capturing graphs; the first launch of a kind compiles its kernels (H200: about 70 s)."""
+    if not settings.graph_max_bs:
+        return 0.0
+    per_graph = 0.10 + 0.006 * model.layers
+    passes = 1 + (1 if settings.spec_steps > 1 else 0) + (1 if settings.spec_steps else 0)
+    compiling = 67.0 if first else 0.0
+    return compiling + per_graph * settings.graph_sizes * (0.5 + 0.5 * passes)
+
+
+def predict(host: Host, model: Model, settings: Settings, load: Load | None = None) -> Prediction:
+    """Noiseless figures of one configuration under `load`, or what it dies of. Pure."""
+    load = load or Load()
+    failure = kernel_failure(host, model, settings) or memory_failure(host, model, settings)
+    weights = load_seconds(model, settings, cold=False)
+    if failure is not None:
+        return Prediction(failure, load_seconds=weights, start_seconds=weights + 60.0)
+    kv_tokens = kv_capacity(host, model, settings)
+    running = effective_max_running(model, settings, kv_tokens)
+    accept = accept_curve(model, settings)[-1]
+    mean_kv = load.input_tokens + load.output_tokens / 2
+    step, verify = cycle_ms(host, model, settings, 1, mean_kv)
+    ttft = prefill_ms(host, model, settings, load.input_tokens)
+    single_ms = ttft + (load.output_tokens - 1) / accept * step
+    chunk = settings.chunk_tokens
+    return Prediction(
+        failure=None,
+        single_tok_s=load.output_tokens / single_ms * 1e3,
+        peak_tok_s=_peak_tok_s(host, model, settings, load, kv_tokens, running),
+        step_ms=step,
+        verify_ms=verify,
+        accept_length=accept,
+        ttft_ms=ttft,
+        prefill_tok_s=chunk / prefill_ms(host, model, settings, chunk) * 1e3,
+        kv_tokens=kv_tokens,
+        max_running=running,
+        graph_single=graph_covers(model, settings, 1),
+        graph_peak=graph_covers(model, settings, min(load.concurrency, running)),
+        load_seconds=weights,
+        start_seconds=weights + capture_seconds(model, settings, first=False) + 60.0,
+    )
+
+
+def _peak_tok_s(
+    host: Host, model: Model, settings: Settings, load: Load, kv_tokens: int, running: int
+) -> float:
+    """Steady state of a closed loop: a round prefills and decodes every running request once."""
+    per_request = load.input_tokens + load.output_tokens
+    fits = kv_tokens / (load.input_tokens + 0.6 * load.output_tokens)
+    seqs = max(1, int(min(load.concurrency, running, fits)))
+    mean_kv = seqs * (load.input_tokens + load.output_tokens / 2)
+    accept = accept_curve(model, settings)[-1]
+    cycle, _ = cycle_ms(host, model, settings, seqs, mean_kv)
+    decode = (load.output_tokens - 1) / accept * cycle
+    prompt_tokens = seqs * load.input_tokens
+    batch = min(settings.chunk_tokens, prompt_tokens)
+    prefill = prefill_ms(host, model, settings, batch, max(1, seqs * batch // prompt_tokens))
+    prefill *= prompt_tokens / batch
+    again = 1.08 if kv_tokens < seqs * per_request else 1.0  # retracted requests prefill again
+    return seqs * load.output_tokens / (decode + prefill * again) * 1e3
