@@ -84,6 +84,10 @@ class Engine(ABC):
     def complete(self, args: Mapping[str, ArgValue], place: Place) -> dict[str, ArgValue]:
         """`args` plus host, port, served name and what measuring needs, unless given."""
 
+    def command(self, command: tuple[str, ...]) -> tuple[str, ...]:
+        """What is run for the experiment's `command`; a simulated engine runs something else."""
+        return command
+
     def environment(self, place: Place) -> dict[str, str]:
         """Variables that autotune sets: raised limits, offline telemetry, per-trial TMPDIR.
 
@@ -114,6 +118,10 @@ class Engine(ABC):
     @abstractmethod
     def failure_of(self, line: str) -> FailureKind | None:
         """The kind of failure whose cause this line states; None for noise and generic lines."""
+
+    def hint_of(self, line: str) -> str | None:
+        """What would be right, for a cause such as a flag that was renamed; None if unknown."""
+        return None
 
     # -- a running server -----------------------------------------------------------------
     async def is_ready(self, http: httpx.AsyncClient, launch: Launch) -> bool:
