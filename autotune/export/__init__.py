@@ -44,4 +44,17 @@ def export(run: Run, trial: int, format: str = "shell") -> Exported:
     return Exported(FORMATS[format](command, outcome, header), command.warnings)
 
 
-__all__ = ["FORMATS", "PICKS", "Exported", "choose", "export"]
+def export_text(
+    run: Run,
+    pick: str | None,
+    trial: int | None,
+    best: str | None,
+    where: str | None,
+    format: str,
+) -> tuple[str, tuple[str, ...]]:
+    """Choose and export: the text and its warnings."""
+    exported = export(run, choose(run, pick=pick, trial=trial, best=best, where=where), format)
+    return exported.text, exported.warnings
+
+
+__all__ = ["FORMATS", "PICKS", "Exported", "choose", "export", "export_text"]

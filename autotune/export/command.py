@@ -19,16 +19,18 @@ from autotune.rundir import Run
 PORT = 8000
 HOST = "0.0.0.0"
 
-MEASURING_ENV = frozenset(
+_TRIALS_OWN = frozenset({MARK, "TMPDIR", "CUDA_VISIBLE_DEVICES"})
+_MEASURING = frozenset(
     {
-        MARK,
-        "TMPDIR",
-        "CUDA_VISIBLE_DEVICES",  # the slot's; in production the user or a scheduler decides
+        "TORCHINDUCTOR_CACHE_DIR",  # shared by the trials, which have no lasting folder
         "VLLM_SERVER_DEV_MODE",  # opens the endpoint that empties the prefix cache
         "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION",  # a probe in production should generate
+        "decode-log-interval",  # finer log lines, read while measuring
+        "random-seed",
+        "seed",
     }
 )
-MEASURING_FLAGS = frozenset({"--decode-log-interval"})  # finer log lines, read while measuring
+"""Variables and flags that autotune adds; they stay if the experiment itself asks for them."""
 
 _MODEL_FLAGS = ("--model-path", "--model")
 _PLACES = {"port": "\0PORT\0", "host": "\0HOST\0"}
@@ -68,16 +70,17 @@ def serve_command(run: Run, outcome: Outcome) -> ServeCommand:
     model = model_of(outcome.command) or run.name
     section = run.experiment.get("engines", {}).get(outcome.engine, {})
     inside = re.compile(rf"[^\s:=,]*/trials/{outcome.number:04d}(?=/|\b)")
+    added = {name for name in _MEASURING if f"'{name}'" not in repr(run.experiment)}
     secrets: dict[str, None] = {}
     groups = tuple(
         tuple(inside.sub(_FOLDER, word) for word in _without_secret(group, secrets))
         for group in _placed(outcome.command, section, model)
-        if _flag(group) not in MEASURING_FLAGS
+        if _flag(group).lstrip("-") not in added
     )
     env = {
         name: _secret_variable(name, secrets) if _is_secret(name, value) else value
         for name, value in outcome.env.items()
-        if name not in MEASURING_ENV and not inside.search(value)
+        if name not in _TRIALS_OWN | added and not inside.search(value)
     }
     visible = outcome.env.get("CUDA_VISIBLE_DEVICES", "").split(",")
     return ServeCommand(

@@ -47,6 +47,17 @@ def test_the_script_has_the_flags_that_matter_and_not_what_measuring_added(tmp_p
         assert gone not in text.replace("127.0.0.1 serves", "")
 
 
+def test_what_the_experiment_itself_asks_for_stays(tmp_path: Path) -> None:
+    engine = EXPERIMENT["engines"]["sglang"]
+    asked = engine | {"args": engine["args"] | {"random-seed": 7}}
+    outcome = with_command("--random-seed", "7")
+    plain = export(run_of(tmp_path / "a", baseline(), outcome), 1).text
+    experiment = EXPERIMENT | {"engines": {"sglang": asked}}
+    kept = export(run_of(tmp_path / "b", baseline(), outcome, experiment=experiment), 1).text
+    assert "--random-seed" not in plain
+    assert "--random-seed 7" in kept
+
+
 def test_the_script_says_what_was_measured_when_and_on_what(tmp_path: Path) -> None:
     text = export(run_of(tmp_path, baseline(), measured(1, 90, 2000)), 1).text
     assert "# synthetic, trial 1: sglang 0.5.23" in text
