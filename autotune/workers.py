@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
+from ray._private import ray_constants
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from autotune.errors import InputError, MachineNotClean
@@ -62,12 +63,14 @@ def start_ray(address: str | None, gpus: int | None) -> None:
     if address is not None:
         ray.init(address=address, **common)
         return
+    # Without this, Ray takes 127.0.0.1 for a mistake, puts the host's own address in its place
+    # and listens on every interface. Its environment variable is read when Ray is imported.
+    ray_constants.ENABLE_RAY_CLUSTER = False
     ray.init(
         num_gpus=gpus or 0,
         num_cpus=os.cpu_count(),
         include_dashboard=False,
         object_store_memory=128 * 2**20,
-        _node_ip_address="127.0.0.1",
         **common,
     )
 
