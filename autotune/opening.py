@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import fcntl
+import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -17,8 +18,8 @@ from optuna.trial import FrozenTrial, TrialState
 from autotune import masking
 from autotune.errors import InputError
 from autotune.experiment import Experiment
+from autotune.fingerprint import Fingerprint
 from autotune.ledger import Ledger, copy_study, open_study
-from autotune.machine import Fingerprint
 from autotune.records import Outcome
 from autotune.rundir import RunDir, read_run, write_json, write_text
 from autotune.space import Space, space_changes
@@ -144,14 +145,16 @@ def check_machine(run: RunDir, fingerprint: Fingerprint) -> None:
     """Store the host's fingerprint, or refuse a host that differs from the stored one."""
     stored = run.machine_json
     if stored.exists():
-        differences = Fingerprint.model_validate_json(stored.read_text()).differences(fingerprint)
+        document = json.loads(stored.read_text())
+        document.pop("digest", None)
+        differences = Fingerprint.model_validate(document).differences(fingerprint)
         if differences:
             raise InputError(
                 "the machine changed since this run began: " + "; ".join(differences) + ". "
                 "Figures of different machines do not mix: start another run with --run-dir",
                 file=run.path,
             )
-    write_json(stored, fingerprint)
+    write_json(stored, {"digest": fingerprint.digest, **fingerprint.model_dump(mode="json")})
 
 
 def _masked(text: str, experiment: Experiment) -> str:

@@ -21,6 +21,7 @@ from autotune.seeding import history_of, priors_of
 from autotune.snapshot import Snapshot, snapshot
 from autotune.space import Space
 from autotune.study import Conductor
+from autotune.templates import expand
 from autotune.workers import Slot, open_slots, start_ray
 
 INTERRUPTED = "interrupted"
@@ -156,7 +157,10 @@ async def _open_slots(
     experiment = opened.experiment
     gpus = _local_gpus(host) if options.address is None else None
     await asyncio.to_thread(start_ray, options.address, gpus)
-    commands = {str(name): section.command for name, section in experiment.engines.items()}
+    commands = {
+        str(name): tuple(expand(word) for word in section.command)
+        for name, section in experiment.engines.items()
+    }
     slots = await open_slots(experiment.gpus_per_trial, opened.run.path.resolve(), commands, host)
     check_machine(opened.run, slots[0].facts.fingerprint)
     return slots

@@ -12,8 +12,8 @@ from pathlib import Path
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from autotune.experiment import Experiment
+from autotune.fingerprint import Fingerprint
 from autotune.ledger import CONSTRAINT, fitting_distributions
-from autotune.machine import Fingerprint
 from autotune.records import OBJECTIVES, Outcome
 from autotune.rundir import Run, read_run
 from autotune.sampler import Prior

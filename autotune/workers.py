@@ -22,7 +22,8 @@ from ray._private import ray_constants
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from autotune.errors import InputError, MachineNotClean
-from autotune.machine import Fingerprint, open_machine
+from autotune.fingerprint import Fingerprint
+from autotune.machine import open_machine
 from autotune.records import Outcome, Progress
 from autotune.trial import TrialPlan, run_trial
 
