@@ -6,15 +6,16 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from autotune import conditions
+from autotune.effects import deciding, expressions_of, templates_apply
 from autotune.experiment_errors import Problem, nearest, problems_error
 from autotune.experiment_flags import nothing_is_given_twice
-from autotune.expressions import ExpressionError, evaluate, holds, is_parameter_name, names
+from autotune.expressions import ExpressionError, evaluate, is_parameter_name, names
 from autotune.records import FIGURES, OBJECTIVES, Value
 from autotune.templates import PLACEHOLDERS, expressions_in
 from autotune.yaml_lines import Where
 
 if TYPE_CHECKING:
-    from autotune.experiment import Experiment, Parameter
+    from autotune.experiment import Experiment
 
 
 def checked(experiment: Experiment) -> Experiment:
@@ -24,21 +25,6 @@ def checked(experiment: Experiment) -> Experiment:
         if problems:
             raise problems_error(problems)
     return experiment
-
-
-def expressions_of(parameter: Parameter) -> Iterator[tuple[Where, str]]:
-    """Every expression of a parameter, with its place within it."""
-    if parameter.when is not None:
-        yield ("when",), parameter.when
-    if parameter.args_when is not None:
-        yield ("args_when",), parameter.args_when
-    for flag, value in parameter.args.items():
-        for part in value if isinstance(value, list) else [value]:
-            if isinstance(part, str):
-                yield from ((("args", flag), text) for text in expressions_in(part))
-    if isinstance(parameter.env, dict):
-        for variable, template in parameter.env.items():
-            yield from ((("env", variable), text) for text in expressions_in(template))
 
 
 def _all_expressions(experiment: Experiment) -> Iterator[tuple[Where, str]]:
@@ -148,25 +134,37 @@ def _priors_fit(experiment: Experiment) -> Iterator[Problem]:
 
 
 def _expressions_have_values(experiment: Experiment) -> Iterator[Problem]:
+    parameters, order = experiment.parameters, conditions.in_order(experiment.parameters)
     for where, text in _all_expressions(experiment):
-        for values in conditions.combinations(experiment.parameters, names(text), [text]):
-            if not _guarded(experiment, where, values):
+        owner = str(where[1]) if where[0] == "parameters" else None
+        wanted, texts = deciding(parameters, [*names(text), *([owner] if owner else [])])
+        for values in conditions.combinations(parameters, wanted, texts):
+            active = conditions.active(parameters, order, values)
+            if owner and where[2] != "when" and not _looked_at(experiment, where, active):
                 continue
-            try:
-                evaluate(text, values)
-            except ExpressionError as error:
-                shown = ", ".join(f"{k} = {conditions.spelled(v)}" for k, v in values.items())
-                yield where, f"{error} (with {shown})"
+            problem = _no_value(text, active)
+            if problem:
+                yield where, problem
                 break
 
 
-def _guarded(experiment: Experiment, where: Where, values: Mapping[str, Value]) -> bool:
-    """Whether the expression at `where` is evaluated at all with these values."""
-    if where[0] != "parameters" or where[2] not in ("args", "env"):
-        return True
-    guard = experiment.parameters[str(where[1])].args_when
-    known = guard is not None and names(guard) <= values.keys()
-    return not known or holds(str(guard), values)
+def _looked_at(experiment: Experiment, where: Where, active: Mapping[str, Value]) -> bool:
+    """Whether the expression at `where`, not a condition, is evaluated in this configuration."""
+    name = str(where[1])
+    if name not in active or where[2] == "args_when":
+        return name in active
+    return templates_apply(experiment.parameters[name], active)
+
+
+def _no_value(text: str, active: Mapping[str, Value]) -> str | None:
+    try:
+        if isinstance(evaluate(text, active), list):
+            return f"`{text}` gives a list: take one of its values"
+    except ExpressionError as error:
+        values = {n: v for n, v in active.items() if n in names(text)}
+        shown = ", ".join(f"{n} = {conditions.spelled(v)}" for n, v in values.items())
+        return f"{error} (with {shown})"
+    return None
 
 
 def _known_good_fits(experiment: Experiment) -> Iterator[Problem]:

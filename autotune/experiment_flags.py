@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from autotune import conditions
+from autotune.effects import arguments, deciding, variables
 from autotune.experiment_errors import Problem
-from autotune.expressions import holds, names
 from autotune.records import Value
 from autotune.yaml_lines import Where
 
@@ -50,7 +50,7 @@ def _writers(experiment: Experiment) -> dict[tuple[str, str], list[Writer]]:
             add("flag", flag, (*where, "args", flag), name)
         variables = [parameter.env] if isinstance(parameter.env, str) else parameter.env or ()
         for variable in variables:
-            add("variable", variable, (*where, "env"), name)
+            add("variable", variable, (*where, "env", variable), name)
     return writers
 
 
@@ -60,7 +60,7 @@ def _can_meet(experiment: Experiment, first: Writer, second: Writer) -> bool:
         return first[2] == second[2]
     if first[1] == second[1]:
         return True
-    wanted, texts = _decisive(experiment, {first[1], second[1], "engine"})
+    wanted, texts = deciding(experiment.parameters, (first[1] or "", second[1] or "", "engine"))
     order = conditions.in_order(experiment.parameters)
     for values in conditions.combinations(experiment.parameters, wanted, texts):
         active = conditions.active(experiment.parameters, order, values)
@@ -78,23 +78,8 @@ def _writes(
         return engine == own_engine
     if name not in active:
         return False
-    guard = experiment.parameters[name].args_when
-    templated = "args" in where or isinstance(experiment.parameters[name].env, dict)
-    return not (guard and templated) or holds(guard, active)
-
-
-def _decisive(experiment: Experiment, roots: set[str | None]) -> tuple[frozenset[str], list[str]]:
-    """The parameters that decide whether `roots` apply and write, and their expressions."""
-    found: set[str] = set()
-    texts: list[str] = []
-    pending = [name for name in roots if name in experiment.parameters]
-    while pending:
-        name = str(pending.pop())
-        if name in found:
-            continue
-        found.add(name)
-        parameter = experiment.parameters[name]
-        for text in filter(None, (parameter.when, parameter.args_when)):
-            texts.append(text)
-            pending += names(text)
-    return frozenset(found), texts
+    parameter, target = experiment.parameters[name], str(where[-1])
+    if "env" in where:
+        return target in dict(variables(parameter, active[name], active))
+    flag = getattr(parameter, target) if target in ("flag", "flag_when_false") else target
+    return dict(arguments(parameter, active[name], active)).get(flag) is not None

@@ -10,12 +10,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
 from autotune import conditions
+from autotune.effects import arguments, variables
 from autotune.errors import InputError
 from autotune.experiment import Experiment, Parameter
-from autotune.expressions import holds
 from autotune.records import PEAK, SINGLE, Value
 from autotune.space_change import SpaceChange, space_changes
-from autotune.templates import Arg, as_text, canonical_text, expand, fill_argument, fill_value, tidy
+from autotune.templates import Arg, canonical_text, expand
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -139,44 +139,14 @@ class Space:
         args: dict[str, Arg] = dict(section.args)
         env: dict[str, str] = dict(section.env)
         for name, value in active.items():
-            _merge(args, _args_of(self._parameters[name], value, active), "flag")
-            _merge(env, _env_of(self._parameters[name], value, active), "variable")
+            _merge(args, arguments(self._parameters[name], value, active), "flag")
+            _merge(env, variables(self._parameters[name], value, active), "variable")
         return LaunchSettings(
             engine=engine,
             command=tuple(expanded(word) for word in section.command),
             args={flag: _expanded(value, expanded) for flag, value in args.items()},
             env={variable: expanded(value) for variable, value in env.items()},
         )
-
-
-def _args_of(
-    parameter: Parameter, value: Value, active: Mapping[str, Value]
-) -> Iterable[tuple[str, Arg]]:
-    """The arguments that a parameter gives at this value."""
-    if parameter.flag and value is not None and value is not False:
-        yield parameter.flag, tidy(value)
-    if parameter.flag_when_false and value is False:
-        yield parameter.flag_when_false, True
-    if parameter.args and _templates_apply(parameter, active):
-        for flag, template in parameter.args.items():
-            yield flag, fill_argument(template, active)
-
-
-def _env_of(
-    parameter: Parameter, value: Value, active: Mapping[str, Value]
-) -> Iterable[tuple[str, str]]:
-    """The environment variables that a parameter sets at this value."""
-    if isinstance(parameter.env, str) and value is not None:
-        yield parameter.env, str(int(value)) if isinstance(value, bool) else as_text(value)
-    if isinstance(parameter.env, dict) and _templates_apply(parameter, active):
-        for variable, template in parameter.env.items():
-            filled = fill_value(template, active)
-            if filled is not None:
-                yield variable, as_text(filled)
-
-
-def _templates_apply(parameter: Parameter, active: Mapping[str, Value]) -> bool:
-    return parameter.args_when is None or holds(parameter.args_when, active)
 
 
 def _merge(whole: dict[str, T], part: Iterable[tuple[str, T]], kind: str) -> None:

@@ -20,7 +20,7 @@ from pathlib import Path
 from pydantic import JsonValue
 
 from autotune.errors import InputError
-from autotune.expressions import ExpressionError, Inactive, Result, evaluate, names
+from autotune.expressions import INACTIVE, ExpressionError, Inactive, Result, evaluate, names
 from autotune.records import Value
 
 Arg = bool | int | float | str | list[int | float | str] | None
@@ -46,17 +46,14 @@ def names_in(text: str) -> frozenset[str]:
 
 
 def fill(text: str, values: Mapping[str, Value]) -> Result:
-    """`text` with its expressions evaluated; placeholders stay."""
+    """`text` with its expressions evaluated; placeholders stay. INACTIVE if one has no value."""
     whole = _TEMPLATE.fullmatch(text)
     if whole and whole[1].strip() not in PLACEHOLDERS:
         return evaluate(whole[1], values)
-
-    def filled(match: re.Match[str]) -> str:
-        if match[1].strip() in PLACEHOLDERS:
-            return match[0]
-        return as_text(evaluate(match[1], values))
-
-    return _TEMPLATE.sub(filled, text)
+    results = {expression: evaluate(expression, values) for expression in expressions_in(text)}
+    if any(isinstance(result, Inactive) for result in results.values()):
+        return INACTIVE
+    return _TEMPLATE.sub(lambda m: as_text(results[m[1]]) if m[1] in results else m[0], text)
 
 
 def fill_argument(template: Arg, values: Mapping[str, Value]) -> Arg:
@@ -65,7 +62,8 @@ def fill_argument(template: Arg, values: Mapping[str, Value]) -> Arg:
     In JSON, text that is nothing but a template becomes a value of its own type.
     """
     if isinstance(template, list):
-        return [tidy(fill_value(item, values) or 0) for item in template]  # type: ignore[misc]
+        items = [tidy(fill_value(item, values)) for item in template]
+        return [item for item in items if item is not None]
     document = _json_object(template)
     if document is not None:
         return json.dumps(_filled_json(document, values))
@@ -119,8 +117,6 @@ def _json_object(text: object) -> dict[str, JsonValue] | None:
 
 def as_text(value: Result) -> str:
     """A value as it stands inside text: JSON's spelling, but for bare text."""
-    if isinstance(value, Inactive):
-        raise ExpressionError("a parameter that does not apply is used inside text")
     if isinstance(value, float):
         return number_text(value)
     return value if isinstance(value, str) else json.dumps(value)
