@@ -51,9 +51,9 @@ def test_the_front_is_shown_with_gains_and_changes_against_the_baseline(tmp_path
     assert len(lines) == 1
     assert "+25.0 %" in lines[0]
     assert "+6.7 %" in lines[0]
-    assert "nccl_proto=LL" in lines[0]
+    assert "nccl_proto unset → LL" in lines[0]
     assert "attention_backend" not in lines[0]
-    assert "[baseline]" in rendered(path)
+    assert any("baseline" in line and "80.0 ± 0.8" in line for line in rendered(path).splitlines())
 
 
 def test_failures_are_counted_by_cause(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from autotune.export.command import ServeCommand
 from autotune.front import Point
 from autotune.records import PEAK, SINGLE, Outcome
 from autotune.rundir import Run
-from autotune.show import engine_versions, figure_text, gain_text
+from autotune.verdict import baseline_point, engine_versions, figure_text, gain_text
 
 _NAMES = {SINGLE: "one request at a time", PEAK: "peak"}
 
@@ -41,14 +41,13 @@ def _figure_lines(run: Run, outcome: Outcome) -> list[str]:
     point = run.point(outcome.number)
     if point is None:
         return ["WARNING: this trial has no complete measurement, or failed when launched again"]
-    baseline = run.point(run.baseline) if run.baseline is not None else None
-    return [_figure_line(point, name, baseline) for name in _NAMES]
+    return [_figure_line(point, name, baseline_point(run)) for name in _NAMES]
 
 
 def _figure_line(point: Point, name: str, baseline: Point | None) -> str:
     line = f"{_NAMES[name]}: {figure_text(point, name)} tok/s"
     if baseline is not None and baseline.number != point.number:
-        line += f" ({gain_text(point.values[name], baseline.values[name])} against the baseline)"
+        line += f" ({gain_text(point.values[name] / baseline.values[name])} against the baseline)"
     launches = len(point.launches)
     return line + (f", {launches} fresh launches" if point.claimed and launches > 1 else "")
 

@@ -1,0 +1,206 @@
+"""What a run found, in words and rows: the parts that `show`, notes, reports and exports share."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from autotune.front import Point, front_of, knee_of
+from autotune.records import OBJECTIVES, PEAK, SINGLE, Outcome, Value
+from autotune.rundir import Run
+
+TITLES: Mapping[str, str] = {SINGLE: "single stream", PEAK: "peak"}
+
+
+@dataclass(frozen=True)
+class Change:
+    """A parameter that differs from the baseline's; None is written as `unset`.
+
+    `applies` and `applied` say whether the parameter has a meaning in this configuration and in
+    the baseline's.
+    """
+
+    name: str
+    value: Value
+    was: Value
+    applies: bool = True
+    applied: bool = True
+
+    @property
+    def text(self) -> str:
+        """`num_steps 0 → 3`."""
+        before = value_text(self.was) if self.applied else "none"
+        after = value_text(self.value) if self.applies else "none"
+        return f"{self.name} {before} → {after}"
+
+
+@dataclass(frozen=True)
+class FrontRow:
+    """A member of the front, or the baseline; `mark` says which end, knee or baseline it is.
+
+    `gains` are ratios to the baseline's values, empty without a measured baseline.
+    """
+
+    point: Point
+    mark: str
+    on_front: bool
+    changes: tuple[Change, ...]
+    gains: Mapping[str, float]
+
+    @property
+    def changes_text(self) -> str:
+        return ", ".join(change.text for change in self.changes) or "nothing"
+
+
+def front_rows(run: Run) -> tuple[FrontRow, ...]:
+    """The front from single stream to peak; then the baseline, where it is not on it."""
+    front = front_of(run.points)
+    if not front:
+        return ()
+    baseline = baseline_point(run)
+    marks: dict[int, list[str]] = {}
+    ends = (("single", front[0]), ("knee", knee_of(front)), ("peak", front[-1]))
+    for mark, point in (*ends, ("baseline", baseline)):
+        if point is not None:
+            marks.setdefault(point.number, []).append(mark)
+    points = [*front] + ([baseline] if baseline is not None and baseline not in front else [])
+    return tuple(
+        FrontRow(
+            point=point,
+            mark=", ".join(marks.get(point.number, ())),
+            on_front=point in front,
+            changes=changes_of(run, point.number),
+            gains={n: point.values[n] / baseline.values[n] for n in OBJECTIVES} if baseline else {},
+        )
+        for point in points
+    )
+
+
+def baseline_point(run: Run) -> Point | None:
+    return run.point(run.baseline) if run.baseline is not None else None
+
+
+def changes_of(run: Run, number: int) -> tuple[Change, ...]:
+    """What a trial's configuration changes against the baseline's; all of it without one."""
+    params = run.outcome(number).params
+    if run.baseline is None or number == run.baseline:
+        return ()
+    return differences(params, run.outcome(run.baseline).params)
+
+
+def differences(params: Mapping[str, Value], before: Mapping[str, Value]) -> tuple[Change, ...]:
+    """Parameters in which two configurations differ; `1` and `true` are different values."""
+    names = [*params, *(name for name in before if name not in params)]
+    changes = (
+        Change(name, params.get(name), before.get(name), name in params, name in before)
+        for name in names
+    )
+    return tuple(change for change in changes if _differs(change))
+
+
+def _differs(change: Change) -> bool:
+    same = change.value == change.was and type(change.value) is type(change.was)
+    return not same or change.applies != change.applied
+
+
+def engine_versions(run: Run) -> dict[str, str]:
+    """Engine -> version; several versions of one engine are joined, oldest trial first."""
+    versions: dict[str, list[str]] = {}
+    for outcome in run.outcomes:
+        seen = versions.setdefault(outcome.engine, [])
+        if outcome.engine_version and outcome.engine_version not in seen:
+            seen.append(outcome.engine_version)
+    return {engine: ", ".join(seen) for engine, seen in versions.items() if seen}
+
+
+def without_outcome(run: Run) -> list[int]:
+    """Trials that have a folder and no outcome: they run now, or their driver was killed."""
+    known = {outcome.number for outcome in run.outcomes}
+    return [number for number in run.unfinished if number not in known]
+
+
+@dataclass(frozen=True)
+class FailureGroup:
+    """The trials that failed for one cause."""
+
+    kind: str
+    phase: str
+    cause: str
+    trials: tuple[int, ...]
+    excerpt: tuple[str, ...]
+
+
+def failure_groups(outcomes: Sequence[Outcome]) -> tuple[FailureGroup, ...]:
+    """Failures by cause, the most frequent first; the excerpt is that of the first trial."""
+    groups: dict[tuple[str, str, str], list[Outcome]] = {}
+    for outcome in outcomes:
+        if outcome.failure is not None:
+            failure = outcome.failure
+            key = (failure.kind.value, failure.phase.value, failure.cause)
+            groups.setdefault(key, []).append(outcome)
+    ordered = sorted(groups.items(), key=lambda group: (-len(group[1]), group[1][0].number))
+    return tuple(
+        FailureGroup(
+            *key,
+            trials=tuple(outcome.number for outcome in failed),
+            excerpt=failed[0].failure.excerpt if failed[0].failure else (),
+        )
+        for key, failed in ordered
+    )
+
+
+# -- words ----------------------------------------------------------------------------------
+
+
+def summary_line(run: Run) -> str:
+    """`kimi-k2.5: 40 trials, 33 measured, 7 infeasible; front of 4; sglang 0.5.23`."""
+    states = Counter(outcome.state for outcome in run.outcomes)
+    states["running" if run.live else "interrupted"] += len(without_outcome(run))
+    counts = [f"{states['ok']} measured"] + [
+        f"{count} {state}" for state, count in states.items() if state != "ok" and count
+    ]
+    trials = sum(states.values())
+    versions = " and ".join(f"{name} {text}" for name, text in engine_versions(run).items())
+    parts = [
+        f"{trials} trial{'' if trials == 1 else 's'}, {', '.join(counts)}",
+        f"front of {len(run.front)}",
+        versions,
+        "simulated" if any(outcome.simulated for outcome in run.outcomes) else "",
+    ]
+    return f"{run.name}: " + "; ".join(part for part in parts if part)
+
+
+def value_text(value: Value) -> str:
+    """A value as it stands in an experiment file; null is `unset`."""
+    if value is None:
+        return "unset"
+    return str(value).lower() if isinstance(value, bool) else f"{value}"
+
+
+def params_text(params: Mapping[str, Value]) -> str:
+    return " ".join(f"{name}={value_text(value)}" for name, value in params.items())
+
+
+def number_text(value: float) -> str:
+    """Tokens per second with the digits that mean something: `81.9`, `2,370`."""
+    return f"{value:,.{1 if abs(value) < 1000 else 0}f}"
+
+
+def figure_text(point: Point, name: str) -> str:
+    """`81.9 ± 0.4`."""
+    value, spread = point.values[name], point.spread.get(name, 0.0)
+    digits = 1 if value < 1000 else 0
+    return number_text(value) + (f" ± {spread:,.{digits}f}" if spread else "")
+
+
+def gain_text(ratio: float) -> str:
+    """`+12.3 %` for 1.123."""
+    return f"{(ratio - 1) * 100:+.1f} %"
+
+
+def command_line(outcome: Outcome) -> str:
+    """The command as one line of shell, with its environment in front."""
+    words = [f"{name}={shlex.quote(value)}" for name, value in outcome.env.items()]
+    return " ".join([*words, *map(shlex.quote, outcome.command)])
