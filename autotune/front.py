@@ -39,8 +39,9 @@ class Point:
 
 
 def is_measured(outcome: Outcome) -> bool:
-    """Whether the trial was feasible and has both objectives."""
-    return outcome.state == "ok" and all(name in (outcome.values or {}) for name in OBJECTIVES)
+    """Whether the trial was feasible and has both objectives, more than nothing of each."""
+    values = outcome.values or {}
+    return outcome.state == "ok" and all(values.get(name, 0.0) > 0 for name in OBJECTIVES)
 
 
 def points_of(outcomes: Sequence[Outcome]) -> tuple[Point, ...]:
