@@ -20,7 +20,6 @@ from autotune.rundir import Run
 from autotune.verdict import TITLES, engine_versions, number_text, params_text
 
 Sign = Literal["same", "faster", "slower"]
-_NOT_COMPARED = ("digest", "taken_at", "hostname")
 
 
 @dataclass(frozen=True)
@@ -222,18 +221,24 @@ def _differences(a: Run, b: Run) -> Iterator[str]:
         one, two = (version.get(engine, "not used") for version in versions)
         if one != two:
             yield f"{engine}: {one} in A, {two} in B"
-    yield from _differing(a.machine, b.machine, "machine")
-    yield from _differing(
-        a.experiment.get("workload") or {}, b.experiment.get("workload") or {}, "workload"
-    )
+    for place, part in (("machine", _settings), ("workload", _workload)):
+        yield from _differing(part(a), part(b), place)
+
+
+def _settings(run: Run) -> Mapping[str, Any]:
+    settings = run.machine.get("settings")
+    return settings if isinstance(settings, Mapping) else {}
+
+
+def _workload(run: Run) -> Mapping[str, Any]:
+    return run.experiment.get("workload") or {}
 
 
 def _differing(a: Any, b: Any, place: str) -> Iterator[str]:
     """Leaves in which two JSON documents differ."""
     if isinstance(a, Mapping) and isinstance(b, Mapping):
         for name in [*a, *(name for name in b if name not in a)]:
-            if name not in _NOT_COMPARED:
-                yield from _differing(a.get(name), b.get(name), f"{place}.{name}")
+            yield from _differing(a.get(name), b.get(name), f"{place} {name}")
     elif a != b:
         yield f"{place}: {a} in A, {b} in B"
 

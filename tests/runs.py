@@ -32,6 +32,13 @@ EXPERIMENT: dict[str, Any] = {
     "workload": {"input_tokens": 1024, "output_tokens": 256, "peak_concurrency": 128},
 }
 
+MACHINE: dict[str, Any] = {
+    "hostname": "node-1",
+    "settings": {"gpu.count": "8", "gpu.name": "NVIDIA RTX PRO 6000", "gpu.power_limit_w": "600"},
+    "engine_versions": {"sglang": "0.5.23"},
+    "gpu_uuids": ["GPU-1"],
+}
+
 SECONDS = {"prepare": 0.1, "launch": 40.0, "load": 320.0, "capture": 70.0, "ready": 5.0}
 SECONDS |= {"answer_check": 4.0, "warm_up": 30.0, "single": 40.0, "peak": 60.0, "stop": 8.0}
 
@@ -124,7 +131,7 @@ def write_run(
     place = RunDir(path)
     place.create()
     write_text(place.experiment_yaml, yaml.safe_dump(experiment or EXPERIMENT, sort_keys=False))
-    write_json(place.machine_json, machine or {"digest": "feedbeef", "gpus": []})
+    write_json(place.machine_json, machine or MACHINE)
     for outcome in outcomes:
         place.create_trial(outcome.number)
         write_json(place.outcome_json(outcome.number), outcome)
