@@ -1,0 +1,91 @@
+"""What was asked against what the server says it runs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from pydantic import JsonValue
+
+from autotune.engines.base import ArgValue
+from autotune.masking import MASK, is_secret_name
+from autotune.records import Override
+
+# A server may resolve these to something else without changing what it does.
+# fmt: off
+_IDENTITY = frozenset((
+    "model_path", "model", "served_model_name", "host", "port", "tokenizer_path",
+))
+# fmt: on
+
+
+def plain_name(name: str) -> str:
+    """An argument's name with dashes and without leading ones: `--tp_size` is `tp-size`."""
+    return name.lstrip("-").replace("_", "-")
+
+
+def given(args: Mapping[str, ArgValue]) -> dict[str, ArgValue]:
+    """The arguments that will be rendered, by plain name."""
+    return {plain_name(n): v for n, v in args.items() if v is not None and v is not False}
+
+
+def without_secrets(settings: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+    """The server's settings as they may be stored."""
+    return {n: MASK if v and is_secret_name(n) else v for n, v in settings.items()}
+
+
+def compare_settings(
+    args: Mapping[str, ArgValue],
+    settings: Mapping[str, JsonValue],
+    aliases: Mapping[str, str],
+    source: str,
+) -> Sequence[Override]:
+    """The asked arguments that the server names and reports another value for."""
+    return list(_differences(args, settings, aliases, source))
+
+
+def _differences(
+    args: Mapping[str, ArgValue],
+    settings: Mapping[str, JsonValue],
+    aliases: Mapping[str, str],
+    source: str,
+) -> Iterator[Override]:
+    for name, asked in given(args).items():
+        setting = name.replace("-", "_")
+        setting = setting if setting in settings else aliases.get(setting, setting)
+        if setting not in settings or setting in _IDENTITY or is_secret_name(name):
+            continue
+        if not same_value(asked, settings[setting]):
+            yield Override(
+                setting=setting, asked=as_json(asked), effective=settings[setting], source=source
+            )
+
+
+def as_json(value: ArgValue) -> JsonValue:
+    return list(value) if isinstance(value, list) else value
+
+
+def same_value(asked: ArgValue, effective: JsonValue) -> bool:
+    """Whether two spellings mean the same: 8 and "8", 1 and 1.0, EAGLE and eagle, x and [x]."""
+    if isinstance(effective, list) and not isinstance(asked, list):
+        return len(effective) == 1 and same_value(asked, effective[0])
+    if isinstance(asked, list):
+        return isinstance(effective, list) and [str(a) for a in asked] == [
+            str(e) for e in effective
+        ]
+    if isinstance(effective, dict) or (isinstance(asked, str) and asked.startswith(("{", "["))):
+        return True  # a structure: the server fills in its own defaults
+    if str(asked).lower() == str(effective).lower():
+        return True
+    if asked == "auto":
+        return True  # the server was asked to choose
+    return not _sizes(asked).isdisjoint(_sizes(effective))
+
+
+def _sizes(value: object) -> set[float]:
+    """The numbers that a value may stand for: 8k is 8000 to one parser and 8192 to another."""
+    match = re.fullmatch(r"([\d.]+)([kKmMgG]?)(?:i?B)?", str(value))
+    if match is None:
+        return set()
+    power = "kmg".find(match[2].lower()) + 1 if match[2] else 0
+    return {float(match[1]) * 1000**power, float(match[1]) * 1024**power}

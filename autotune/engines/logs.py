@@ -1,0 +1,119 @@
+"""Reading a server's log: pieces of lines, phases, and the line that states the cause.
+
+A log is not made of lines. Progress bars overwrite themselves with carriage returns, colours
+come as escape sequences, and a warning may be glued behind a bar's last update. `pieces` cuts a
+log into what a person would see as lines.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from autotune.engines.failures import NOISE
+from autotune.records import FailureKind
+
+_COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_BAR_END = re.compile(r"((?:it/s|s/it|[kMG]?i?B/s)\])(?=\S)")
+_EXCEPTION = re.compile(
+    r"^(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception|Exit|Interrupt)\b(?::|$)"
+)
+# Prefixes of SGLang's and vLLM's lines: time stamp and rank, process and logger.
+_PREFIX = re.compile(
+    r"^(?:\[\d{4}-\d\d-\d\d [\d:.]+(?P<rank>(?: (?:DP|PP|CP|TP|EP|ATTN_CP|MOE_DP)\d+)*)\] )"
+    r"|^(?:\(\w[\w-]*(?: \w+=\d+)+\) )?(?:(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d [\d:]+ "
+    r"(?:\[[^\]]+\] )?)?"
+)
+_MAX_CAUSE = 400
+
+
+def pieces(text: str) -> Iterator[str]:
+    """The visible lines of a log, each update of a progress bar one of them; no empty ones."""
+    for raw in re.split(r"[\r\n]+", _COLOUR.sub("", text)):
+        for piece in _BAR_END.sub(r"\1\n", raw).split("\n"):
+            if piece.strip():
+                yield piece.rstrip()
+
+
+def message_of(line: str) -> str:
+    """A line without time stamp, rank, process and logger."""
+    return _PREFIX.sub("", line, count=1).strip()
+
+
+class LogReader:
+    """Reads a growing log from where it stopped the last time."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+        self._rest = ""
+        self.offset = 0
+
+    def read(self) -> list[str]:
+        """The pieces that were completed since the last call."""
+        try:
+            with self._path.open("rb") as log:
+                log.seek(self.offset)
+                data = log.read()
+        except FileNotFoundError:
+            return []
+        self.offset += len(data)
+        text = self._rest + self._decode(data)
+        end = max(text.rfind("\n"), text.rfind("\r")) + 1
+        self._rest = text[end:]
+        return list(pieces(text[:end]))
+
+    @property
+    def unfinished(self) -> str:
+        """The last piece so far: a bar that stands, without its end."""
+        return next(iter(list(pieces(self._rest))[-1:]), "")
+
+
+@dataclass(frozen=True)
+class Cause:
+    """The line that states why a server died, and what stood around it."""
+
+    kind: FailureKind
+    line: str
+    excerpt: tuple[str, ...]
+    index: int  # of the line among the pieces
+
+
+def first_cause(
+    lines: Sequence[str], failure_of: Callable[[str], FailureKind | None]
+) -> Cause | None:
+    """The first causal line over all ranks, or None if no line states a cause.
+
+    A line that only says that something crashed counts if no other states why: a rank that
+    lost its peers may well be heard before the peer that ran out of memory.
+    """
+    weak: Cause | None = None
+    for index, line in enumerate(lines):
+        kind = None if NOISE.search(line) else failure_of(line)
+        if kind is None:
+            continue
+        if kind is not FailureKind.CRASHED:
+            return _cause(kind, lines, index)
+        weak = weak or _cause(kind, lines, index)
+    return weak or _first_exception(lines)
+
+
+def _first_exception(lines: Sequence[str]) -> Cause | None:
+    """The line that ends the first traceback: what is left when no table knows the cause."""
+    in_traceback = False
+    for index, line in enumerate(lines):
+        if "Traceback (most recent call last)" in line:
+            in_traceback = True
+        elif in_traceback and _EXCEPTION.match(message_of(line)):
+            return _cause(FailureKind.CRASHED, lines, index)
+    return None
+
+
+def _cause(kind: FailureKind, lines: Sequence[str], index: int) -> Cause:
+    around = [*lines[max(0, index - 3) : index + 4]]
+    tail = lines[max(index + 4, len(lines) - 4) :]
+    excerpt = tuple(line[:_MAX_CAUSE] for line in (*around, *tail))
+    return Cause(kind, message_of(lines[index])[:_MAX_CAUSE], excerpt, index)

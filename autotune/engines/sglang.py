@@ -1,0 +1,318 @@
+"""SGLang, versions 0.5.11 to 0.5.23: how it is launched, what its log and endpoints say."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import httpx
+from pydantic import JsonValue
+
+from autotune.engines.base import ArgValue, Effective, LoadProgress, Place, ServingSample
+from autotune.engines.compare import as_json, compare_settings, given, plain_name, without_secrets
+from autotune.engines.failures import COMMON, kind_in, table
+from autotune.engines.interpreter import interpreter_of
+from autotune.engines.logs import message_of
+from autotune.engines.metrics import Page
+from autotune.engines.openai import OpenAI, bar_progress
+from autotune.records import FailureKind, Launch, Override, Phase
+
+_WATCHDOG_SECONDS = 1200  # its own 300 s end a first request that still compiles kernels
+_COLLECTIVE_SECONDS = 3600  # ranks may finish loading far apart
+
+_PHASES = (
+    (re.compile(r"Load weight begin"), Phase.LOAD),
+    (re.compile(r"Running FlashInfer autotune|[Cc]apture .*CUDA graph begin"), Phase.CAPTURE),
+    (re.compile(r"Uvicorn running on|Application startup complete"), Phase.READY),
+)
+_STEPS = (
+    (re.compile(r"server_args="), "starting the ranks"),
+    (re.compile(r"Init (?:torch distributed|parallel) begin"), "connecting the ranks"),
+    (re.compile(r"Load weight begin"), "loading weights"),
+    (re.compile(r"Load weight end"), "allocating the KV cache"),
+    (re.compile(r"Running FlashInfer autotune"), "FlashInfer autotuning"),
+    (re.compile(r"Capture target prefill CUDA graph begin"), "capturing prefill CUDA graphs"),
+    (re.compile(r"Capture draft .*CUDA graph begin"), "capturing the draft's CUDA graphs"),
+    (re.compile(r"Capture .*CUDA graph begin"), "capturing CUDA graphs"),
+    (re.compile(r"Uvicorn running on"), "waiting for the first answer"),
+)
+_CAUSES = table(
+    (r"(?:sglang serve|launch_server\.py): error:", FailureKind.BAD_FLAGS),
+    (r"Not enough memory\. Please try to increase --mem-fraction", FailureKind.NO_KV_ROOM),
+    (r"alloc_req_slots runs out of memory", FailureKind.OUT_OF_MEMORY),
+    (r"Scheduler watchdog timeout", FailureKind.STALLED),
+    (
+        r"EAGLE is not supported in|backend can only be used with|is only supported on Blackwell"
+        r"|is only supported on|Fail when using backend",
+        FailureKind.UNSUPPORTED,
+    ),
+    (r"assert_pkg_version|is installed with the version", FailureKind.UNSUPPORTED),
+    (
+        r"Capture cuda graph failed: (?!.*out of memory)|Initialization failed\. warmup error",
+        FailureKind.CRASHED,
+    ),
+)
+_RENAMED = {
+    "--cuda-graph-max-bs": "--cuda-graph-max-bs-decode",
+    "--cuda-graph-bs": "--cuda-graph-bs-decode",
+    "--disable-piecewise-cuda-graph": "--cuda-graph-backend-prefill disabled",
+    "--enable-dp-attention": "--attn-dp-size",
+    "--enable-flashinfer-allreduce-fusion": "--flashinfer-allreduce-fusion-backend auto",
+}
+_ALIASES = {
+    "tp": "tp_size",
+    "tensor_parallel_size": "tp_size",
+    "dp": "dp_size",
+    "data_parallel_size": "dp_size",
+    "ep": "ep_size",
+    "expert_parallel_size": "ep_size",
+    "pp": "pp_size",
+    "pipeline_parallel_size": "pp_size",
+    "model": "model_path",
+    "speculative_draft_model": "speculative_draft_model_path",
+    "cuda_graph_max_bs": "cuda_graph_max_bs_decode",
+}
+_DECODE = re.compile(
+    r"Decode batch.*?#running-req: (?P<running>\d+).*?token usage: (?P<usage>[\d.]+)"
+    r"(?:.*?accept len: (?P<accept>[\d.]+))?.*?cuda graph: (?P<graph>True|False)"
+    r".*?#queue-req: (?P<queued>\d+)"
+)
+_LIMITS = re.compile(r"max_total_num_tokens=(\d+).*?max_running_requests=(\d+)")
+
+_PREFLIGHT = """
+import sys
+try:
+    from sglang.srt.server_args import prepare_server_args
+except BaseException as error:
+    print(error); sys.exit(4)
+try:
+    args = prepare_server_args(sys.argv[1:])
+    for step in ("resolve_once", "check_server_args"):
+        getattr(args, step, lambda: None)()
+except (ValueError, TypeError, AssertionError, NotImplementedError) as error:
+    print(type(error).__name__ + ": " + str(error)); sys.exit(3)
+except SystemExit:
+    raise
+except BaseException as error:
+    print(error); sys.exit(4)
+"""
+
+
+class SGLang(OpenAI):
+    """The adapter for `python -m sglang.launch_server` and `sglang serve`."""
+
+    name: ClassVar[str] = "sglang"
+    flags: ClassVar[bool] = True
+    preflight_rejects: ClassVar[tuple[int, ...]] = (2, 3)
+
+    # -- launch ---------------------------------------------------------------------------
+    def complete(self, args: Mapping[str, ArgValue], place: Place) -> dict[str, ArgValue]:
+        needed: dict[str, ArgValue] = {
+            "host": place.host,
+            "port": place.port,
+            "served-model-name": place.served_name,
+            "enable-metrics": True,
+            "random-seed": 0,  # drawn anew at every launch otherwise
+            "decode-log-interval": 10,
+            "watchdog-timeout": _WATCHDOG_SECONDS,
+            "dist-timeout": _COLLECTIVE_SECONDS,
+        }
+        have = given(args)
+        return _with_speculation(args) | {n: v for n, v in needed.items() if n not in have}
+
+    def environment(self, place: Place) -> dict[str, str]:
+        return {"HF_HUB_DISABLE_TELEMETRY": "1", "DO_NOT_TRACK": "1"} | shared_caches()
+
+    def preflight(self, launch: Launch) -> tuple[str, ...] | None:
+        found = interpreter_of(launch.argv)
+        if found is None:
+            return None
+        python, rest = found
+        args = rest[1:] if rest[:1] == ("serve",) else rest
+        return (python, "-c", _PREFLIGHT, *args)
+
+    # -- log ------------------------------------------------------------------------------
+    def phase_of(self, line: str) -> Phase | None:
+        return next((phase for pattern, phase in _PHASES if pattern.search(line)), None)
+
+    def progress_of(self, line: str) -> LoadProgress | None:
+        bar = bar_progress(line)
+        if bar is not None:
+            return bar
+        step = next((text for pattern, text in _STEPS if pattern.search(line)), None)
+        return LoadProgress(step) if step is not None else None
+
+    def failure_of(self, line: str) -> FailureKind | None:
+        return kind_in((_CAUSES, *COMMON), line)
+
+    def hint_of(self, line: str) -> str | None:
+        return next(
+            (f"{old} is now {new}" for old, new in _RENAMED.items() if f"{old} " in line + " "),
+            None,
+        )
+
+    # -- a running server -----------------------------------------------------------------
+    async def effective(self, http: httpx.AsyncClient, log: str) -> Effective:
+        settings, figures = _from_log(log)
+        info = await _server_info(http)
+        settings |= {n: v for n, v in info.items() if _is_setting(v)}
+        state: dict[str, Any] = next(iter(info.get("internal_states") or ()), {})
+        for figure, value in (
+            ("kv_tokens", info.get("max_total_num_tokens")),
+            ("max_running_requests", state.get("effective_max_running_requests_per_dp")),
+        ):
+            if isinstance(value, int | float):
+                figures[figure] = float(value)
+        version = info.get("version")
+        return Effective(without_secrets(settings), figures, str(version) if version else None)
+
+    def overrides(self, args: Mapping[str, ArgValue], effective: Effective) -> Sequence[Override]:
+        source = "server_info" if "version" in effective.settings else "log"
+        found = compare_settings(args, effective.settings, _ALIASES, source)
+        limit = effective.figures.get("max_running_requests")
+        asked = given(args)
+        speculates = asked.get("speculative-algorithm") is not None
+        if limit is None or not (speculates or "max-running-requests" in asked):
+            return found
+        if asked.get("max-running-requests") == limit:
+            return found
+        override = Override(
+            setting="max_running_requests",
+            asked=as_json(asked.get("max-running-requests")),
+            effective=limit,
+            source=source,
+        )
+        return [*(o for o in found if o.setting != override.setting), override]
+
+    async def flush_cache(self, http: httpx.AsyncClient) -> bool:
+        return (await http.post("/flush_cache", timeout=60.0)).status_code == 200
+
+    async def sample(self, http: httpx.AsyncClient) -> ServingSample:
+        page = Page((await http.get("/metrics", timeout=10.0)).raise_for_status().text)
+        passes = "sglang:cuda_graph_passes_total"
+        return ServingSample(
+            running=page.sum("sglang:num_running_reqs"),
+            queued=page.sum("sglang:num_queue_reqs"),
+            kv_usage=page.max("sglang:token_usage"),
+            retractions_total=page.sum(
+                "sglang:num_retracted_requests_total", "sglang:num_retracted_reqs_total"
+            ),
+            generated_tokens_total=page.sum("sglang:generation_tokens_total"),
+            prompt_tokens_total=page.sum("sglang:prompt_tokens_total"),
+            cached_tokens_total=page.sum("sglang:cached_tokens_total"),
+            drafts_total=page.sum("sglang:spec_verify_calls_total"),
+            accept_length=page.mean("sglang:spec_accept_length"),
+            graph_steps_total=page.sum(passes, mode="decode_cuda_graph"),
+            eager_steps_total=page.sum(passes, mode="decode_none"),
+        )
+
+    def sample_from_log(self, text: str) -> ServingSample:
+        """Gauges are the last decode line's, the accept length the mean over the lines."""
+        lines = list(_DECODE.finditer(text))
+        if not lines:
+            return ServingSample()
+        accepts = [float(line["accept"]) for line in lines if line["accept"]]
+        graphs = sum(line["graph"] == "True" for line in lines)
+        return ServingSample(
+            running=float(lines[-1]["running"]),
+            queued=float(lines[-1]["queued"]),
+            kv_usage=max(float(line["usage"]) for line in lines),
+            accept_length=sum(accepts) / len(accepts) if accepts else None,
+            graph_steps_total=float(graphs),
+            eager_steps_total=float(len(lines) - graphs),
+        )
+
+
+def shared_caches() -> dict[str, str]:
+    """Compiled kernels outlive a trial: only the first one pays for them.
+
+    Torch keeps them in the temporary folder, which every trial has for its own.
+    """
+    cache = os.path.expanduser("~/.cache/autotune/torchinductor")
+    return {"TORCHINDUCTOR_CACHE_DIR": os.environ.get("TORCHINDUCTOR_CACHE_DIR", cache)}
+
+
+def _with_speculation(args: Mapping[str, ArgValue]) -> dict[str, ArgValue]:
+    """`args` with all three of steps, topk and draft tokens, if one of them is given.
+
+    SGLang dies with a TypeError if one is left out. With topk 1, the draft tokens are always
+    the steps and one.
+    """
+    names = {plain_name(name): name for name in args}
+    algorithm, steps, topk, drafts = (
+        args.get(names.get(f"speculative-{part}", ""))
+        for part in ("algorithm", "num-steps", "eagle-topk", "num-draft-tokens")
+    )
+    completed = dict(args)
+    if algorithm is None or (steps is None and drafts is None):
+        return completed
+    if isinstance(drafts, int) and steps is None:
+        completed["speculative-num-steps"] = steps = drafts - 1
+    if topk is None:
+        completed["speculative-eagle-topk"] = topk = 1
+    if drafts is None and isinstance(steps, int) and topk == 1:
+        completed["speculative-num-draft-tokens"] = steps + 1
+    return completed
+
+
+def _is_setting(value: Any) -> bool:
+    return (
+        value is None
+        or isinstance(value, bool | int | float | str)
+        or (isinstance(value, list) and all(isinstance(item, int | float | str) for item in value))
+    )
+
+
+async def _server_info(http: httpx.AsyncClient) -> dict[str, Any]:
+    for path in ("/server_info", "/get_server_info"):
+        try:
+            response = await http.get(path, timeout=30.0)
+            if response.status_code == 200:
+                info = response.json()
+                return info if isinstance(info, dict) else {}
+        except (httpx.HTTPError, ValueError):
+            continue
+    return {}
+
+
+def _from_log(log: str) -> tuple[dict[str, JsonValue], dict[str, float]]:
+    settings: dict[str, JsonValue] = {}
+    figures: dict[str, float] = {}
+    for line in log.splitlines():
+        if "server_args=" in line:
+            settings = _server_args(message_of(line).partition("server_args=")[2])
+        elif match := _LIMITS.search(line):
+            figures["kv_tokens"] = float(match[1])
+            figures["max_running_requests"] = float(match[2])
+    return settings, figures
+
+
+def _server_args(text: str) -> dict[str, JsonValue]:
+    """The resolved arguments, printed as a call (`ServerArgs(a=1)`) or as a dictionary."""
+    try:
+        node = ast.parse(text, mode="eval").body
+    except (SyntaxError, ValueError, RecursionError):
+        print(f"unreadable server_args line of {len(text)} characters", file=sys.stderr)
+        return {}
+    if isinstance(node, ast.Call):
+        pairs = [(keyword.arg, keyword.value) for keyword in node.keywords]
+    elif isinstance(node, ast.Dict):
+        pairs = [
+            (str(key.value) if isinstance(key, ast.Constant) else None, value)
+            for key, value in zip(node.keys, node.values, strict=True)
+        ]
+    else:
+        return {}
+    literals = {name: _literal(value) for name, value in pairs if name}
+    return {name: value for name, value in literals.items() if _is_setting(value)}
+
+
+def _literal(node: ast.expr) -> Any:
+    try:
+        return ast.literal_eval(node)
+    except ValueError:
+        return ast.unparse(node)

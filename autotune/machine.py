@@ -1,0 +1,263 @@
+"""The machine a trial runs on: its GPUs, who holds their memory, its ports, its fingerprint.
+
+Three kinds: GPUs read through NVML, a simulated host whose GPUs are a ledger file, and a host
+without GPUs. A simulated server writes its holdings into the ledger,
+
+    {"gpus": [{"index": 0, "name": …, "memory_bytes": …, "uuid": …}],
+     "holders": [{"pid": …, "gpu": …, "bytes": …, "mark": …, "name": …, "pinned": false}]}
+
+and what a dead process held is free again, as on a GPU, unless the entry is pinned: a leak.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import socket
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import psutil
+
+from autotune import reaper
+from autotune.fingerprint import Fingerprint, fingerprint_of
+from autotune.gpus import Gpu, Holder, NvmlReader, open_nvml
+
+__all__ = ["Fingerprint", "Gpu", "Holder", "Machine", "free_port", "open_machine"]
+
+
+class Machine(ABC):
+    """What the server lifecycle asks about the host. Sizes in bytes, GPUs by physical index."""
+
+    @abstractmethod
+    def gpus(self) -> tuple[Gpu, ...]:
+        """The GPUs, in PCI bus order."""
+
+    @abstractmethod
+    def memory_used(self) -> dict[int, int]:
+        """Bytes in use on each GPU, by whoever."""
+
+    @abstractmethod
+    def holders(self) -> tuple[Holder, ...]:
+        """The processes that hold GPU memory, as far as they can be seen."""
+
+    def utilisation(self) -> dict[int, float]:
+        """Share of time each GPU was busy lately, 0-1; empty where unknown."""
+        return {}
+
+    def fingerprint(self, commands: Mapping[str, Sequence[str]]) -> Fingerprint:
+        """What decides speed on this host; `commands` are the engines' (name -> command).
+
+        Takes about a second for each engine, whose interpreter is asked for versions.
+        """
+        return fingerprint_of(self.gpus(), commands)
+
+
+class NoGpuMachine(Machine):
+    """A host without GPUs, or without NVIDIA's driver."""
+
+    def gpus(self) -> tuple[Gpu, ...]:
+        return ()
+
+    def memory_used(self) -> dict[int, int]:
+        return {}
+
+    def holders(self) -> tuple[Holder, ...]:
+        return ()
+
+
+class NvmlMachine(Machine):
+    """Real GPUs."""
+
+    def __init__(self, reader: NvmlReader) -> None:
+        self._reader = reader
+
+    def gpus(self) -> tuple[Gpu, ...]:
+        return self._reader.gpus()
+
+    def memory_used(self) -> dict[int, int]:
+        return self._reader.memory_used()
+
+    def holders(self) -> tuple[Holder, ...]:
+        return tuple(
+            Holder(pid=pid, name=process_name(pid), gpu=gpu, bytes=size, mark=reaper.mark_of(pid))
+            for gpu, pid, size in self._reader.processes()
+        )
+
+    def utilisation(self) -> dict[int, float]:
+        return self._reader.utilisation()
+
+
+class LedgerMachine(Machine):
+    """A simulated host: GPUs are entries of a file that simulated servers write."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def gpus(self) -> tuple[Gpu, ...]:
+        return tuple(Gpu.from_ledger(entry) for entry in self._read().get("gpus", ()))
+
+    def memory_used(self) -> dict[int, int]:
+        ledger = self._read()
+        used = {int(str(entry["index"])): 0 for entry in ledger.get("gpus", ())}
+        for holder in self._living(ledger):
+            used[holder.gpu] = used.get(holder.gpu, 0) + holder.bytes
+        return used
+
+    def holders(self) -> tuple[Holder, ...]:
+        return self._living(self._read())
+
+    def utilisation(self) -> dict[int, float]:
+        return {
+            int(str(entry["index"])): float(str(entry["utilisation"]))
+            for entry in self._read().get("gpus", ())
+            if "utilisation" in entry
+        }
+
+    def _living(self, ledger: Mapping[str, Sequence[Mapping[str, object]]]) -> tuple[Holder, ...]:
+        entries = ledger.get("holders", ())
+        holders = [
+            Holder(
+                pid=int(str(entry["pid"])),
+                name=str(entry.get("name", "")),
+                gpu=int(str(entry["gpu"])),
+                bytes=int(float(str(entry["bytes"]))),
+                mark=str(entry["mark"]) if entry.get("mark") else None,
+            )
+            for entry in entries
+            if entry.get("pinned") or _lives(entry)
+        ]
+        return tuple(holder for holder in holders if holder.bytes > 0)
+
+    def _read(self) -> Mapping[str, Sequence[Mapping[str, object]]]:
+        """The ledger; a reader that meets a half-written file looks again."""
+        for _ in range(20):
+            try:
+                content: Mapping[str, Sequence[Mapping[str, object]]]
+                content = json.loads(self._path.read_text())
+                return content
+            except FileNotFoundError:
+                return {}
+            except ValueError:
+                time.sleep(0.01)
+        raise OSError(f"{self._path} is not a ledger of GPUs")
+
+
+def _lives(entry: Mapping[str, object]) -> bool:
+    """Whether the entry's process lives, and is not another that got its number."""
+    pid = int(str(entry["pid"]))
+    try:
+        if psutil.Process(pid).status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD):
+            return False
+    except psutil.NoSuchProcess:
+        return False
+    mark = reaper.mark_of(pid)
+    return mark is None or not entry.get("mark") or mark == entry["mark"]
+
+
+def open_machine(ledger: Path | None = None) -> Machine:
+    """The machine: a simulated host's ledger if given, else its GPUs, else one without."""
+    if ledger is not None:
+        return LedgerMachine(ledger)
+    return _real_machine()
+
+
+@functools.cache
+def _real_machine() -> Machine:
+    reader = open_nvml()
+    return NvmlMachine(reader) if reader is not None else NoGpuMachine()
+
+
+# -- processes and ports ----------------------------------------------------------------------
+def process_name(pid: int) -> str:
+    """A process's name as a person knows it, "?" if it is gone or hidden."""
+    try:
+        words = psutil.Process(pid).cmdline()
+        return " ".join(words)[:80] or psutil.Process(pid).name()
+    except psutil.Error:
+        return "?"
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    """A TCP port that nothing listens on and that lies outside the range the kernel hands out.
+
+    A port of the kernel's own range could be taken by any outgoing connection while a model
+    loads for ten minutes. 234 ports above it stay free too, as SGLang's data-parallel ranks
+    take port + 233.
+    """
+    low, high = _ephemeral_range()
+    start = 20_000 + (os.getpid() * 7919 + time.time_ns() // 1000) % 8_000
+    for offset in range(10_000):
+        port = 10_000 + (start + offset * 17 - 10_000) % 20_000
+        taken = low <= port <= high or low <= port + 233 <= high
+        if not taken and _is_free(host, port) and _is_free(host, port + 233):
+            return port
+    with socket.socket() as any_port:
+        any_port.bind((host, 0))
+        return int(any_port.getsockname()[1])
+
+
+def _ephemeral_range() -> tuple[int, int]:
+    try:
+        low, high = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
+        return int(low), int(high)
+    except (OSError, ValueError):
+        return 32_768, 60_999
+
+
+def _is_free(host: str, port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return False
+    return True
+
+
+def port_answers(host: str, port: int) -> bool:
+    """Whether anything accepts connections there."""
+    with socket.socket() as probe:
+        probe.settimeout(1.0)
+        return probe.connect_ex((host, port)) == 0
+
+
+def port_owners(port: int) -> set[int]:
+    """The pids that listen on a TCP port, as far as they can be seen."""
+    inodes = _listening_inodes(port)
+    if not inodes:
+        return set()
+    links = {f"socket:[{inode}]" for inode in inodes}
+    return {pid for pid in psutil.pids() if not links.isdisjoint(_descriptors(pid))}
+
+
+def _listening_inodes(port: int) -> set[str]:
+    found = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        try:
+            rows = Path(table).read_text().splitlines()[1:]
+        except OSError:
+            continue
+        for row in rows:
+            fields = row.split()
+            if fields[3] == "0A" and int(fields[1].rpartition(":")[2], 16) == port:
+                found.add(fields[9])
+    return found
+
+
+def _descriptors(pid: int) -> set[str]:
+    try:
+        with os.scandir(f"/proc/{pid}/fd") as entries:
+            return {_target(entry.path) for entry in entries}
+    except OSError:
+        return set()
+
+
+def _target(path: str) -> str:
+    try:
+        return os.readlink(path)
+    except OSError:
+        return ""
