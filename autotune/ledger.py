@@ -9,6 +9,7 @@ interrupted ones.
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +26,7 @@ CONSTRAINT = "infeasible"
 # optuna-dashboard 0.21 draws constraints from this key only; Optuna 5 itself writes another.
 _DASHBOARD_CONSTRAINTS = "constraints"
 # So many proposals in a row that need no launch mean that the space is used up.
-MAX_UNLAUNCHED_IN_A_ROW = 200
+MAX_UNLAUNCHED_IN_A_ROW = 50
 
 
 @dataclass(frozen=True)
@@ -212,7 +213,9 @@ def open_study(
         directions=[StudyDirection.MAXIMIZE, StudyDirection.MAXIMIZE],
         load_if_exists=True,
     )
-    study.set_metric_names(list(OBJECTIVES))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        study.set_metric_names(list(OBJECTIVES))
     return study
 
 
