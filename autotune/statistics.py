@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 _PRIOR_WEIGHT = 3.0
 _OUTLIER_Z = 3.5  # Iglewicz and Hoaglin, How to Detect and Handle Outliers, 1993
@@ -48,7 +49,7 @@ def mad(values: Sequence[float]) -> float:
     return median([abs(value - centre) for value in values])
 
 
-def percentile(values: Sequence[float], percent: float) -> float:
+def percentile(values: Sequence[float] | NDArray[np.float64], percent: float) -> float:
     """Linear interpolation between order statistics; NaN of nothing."""
     return float(np.percentile(values, percent)) if len(values) else math.nan
 
