@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+from autotune.compare import ReplayComparison, compare_replay
 from autotune.errors import InputError, NoFeasibleTrial
 from autotune.experiment import load_experiment
 from autotune.machine import open_machine

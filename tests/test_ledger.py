@@ -158,5 +158,5 @@ def test_a_removed_choice_keeps_the_trial_numbers(tmp_path: Path) -> None:
 def test_a_storage_that_does_not_answer_is_one_clear_line() -> None:
     from autotune.errors import InputError
 
-    with pytest.raises(InputError, match="--storage: cannot be opened: .*use sqlite:///FILE"):
+    with pytest.raises(InputError, match=r"--storage: cannot be opened: .*use sqlite:///FILE"):
         open_storage("sqlite:////nowhere/at/all/study.db")
