@@ -27,6 +27,7 @@ Text = Annotated[str, BeforeValidator(checks.text)]
 FlagName = Annotated[str, BeforeValidator(checks.flag_name)]
 EnvName = Annotated[str, BeforeValidator(checks.env_name)]
 ArgTemplate = Annotated[Arg, BeforeValidator(checks.argument)]
+Arguments = Annotated[dict[FlagName, ArgTemplate], BeforeValidator(checks.arguments)]
 Condition = Annotated[str, BeforeValidator(checks.expression)]
 
 
@@ -48,7 +49,7 @@ class EngineSection(Section):
     command: Annotated[tuple[Text, ...], BeforeValidator(checks.command)] = Field(
         min_length=1, description="the program and its first arguments, as a list"
     )
-    args: dict[FlagName, ArgTemplate] = Field(
+    args: Arguments = Field(
         default={},
         description="arguments that never change; true is a bare flag, null leaves it out, "
         "a list repeats values, a mapping is passed as JSON",
@@ -129,7 +130,7 @@ class Parameter(Section):
             'templates: {NAME: "{num_steps + 1}"}',
         )
     )
-    args: dict[FlagName, ArgTemplate] = Field(
+    args: Arguments = Field(
         default={}, description='several arguments with templates: {flag: "{num_steps + 1}"}'
     )
     args_when: Condition | None = Field(
@@ -267,7 +268,9 @@ class Experiment(Section):
     workload: Workload = Field(default=Workload(), description="what to measure with")
     measure: MeasureSettings = Field(default=MeasureSettings(), description="how exactly")
     constraints: dict[str, float] = Field(
-        default={}, description="limits on figures, e.g. p99_ttft_ms: 4000"
+        default={},
+        description="limits on figures, e.g. p99_ttft_ms: 4000; latencies, failures and memory "
+        "are limited from above, everything else from below",
     )
     budget: Budget = Field(default=Budget(), description="when the study ends")
     startup: Startup = Field(default=Startup(), description="how long a server may take to start")

@@ -65,6 +65,16 @@ def flag_name(value: object) -> str:
     raise wrong("must be an argument's name, such as mem-fraction-static")
 
 
+def arguments(value: object) -> object:
+    """A mapping of arguments, none given twice with and without dashes."""
+    seen: set[str] = set()
+    for name in value if isinstance(value, dict) else ():
+        if flag_name(name) in seen:
+            raise wrong(f"{name} is given twice: keep one")
+        seen.add(flag_name(name))
+    return value
+
+
 def env_name(value: object) -> str:
     """A variable's name, unless autotune sets it."""
     if not (isinstance(value, str) and _ENV.fullmatch(value)):

@@ -17,6 +17,7 @@ Problem = tuple[Where, str]
 """Where in the file, and what is wrong and would be right."""
 
 MOST_SHOWN = 10
+MOST_NAMED = 24
 
 
 def wrong(message: str) -> PydanticCustomError:
@@ -31,10 +32,12 @@ def problems_error(problems: list[Problem]) -> PydanticCustomError:
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:
-    """`did you mean …? ` and the valid names, for messages about an unknown name."""
+    """`did you mean …? valid: …`, for messages about an unknown name."""
     names = sorted(valid)
     close = difflib.get_close_matches(name, names, n=1)
     guess = f"did you mean {close[0]}? " if close else ""
+    if len(names) > MOST_NAMED:
+        return f"{guess}the {len(names)} valid names are in docs/experiment.md"
     return f"{guess}valid: {', '.join(names)}" if names else "there are none"
 
 
