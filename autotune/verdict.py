@@ -40,7 +40,7 @@ class Change:
 class FrontRow:
     """A member of the front, or the baseline; `mark` says which end, knee or baseline it is.
 
-    `gains` are ratios to the baseline's values, empty without a measured baseline.
+    `gains` are ratios to the baseline's values; the baseline itself has none.
     """
 
     point: Point
@@ -72,10 +72,16 @@ def front_rows(run: Run) -> tuple[FrontRow, ...]:
             mark=", ".join(marks.get(point.number, ())),
             on_front=point in front,
             changes=changes_of(run, point.number),
-            gains={n: point.values[n] / baseline.values[n] for n in OBJECTIVES} if baseline else {},
+            gains=_gains(point, baseline),
         )
         for point in points
     )
+
+
+def _gains(point: Point, baseline: Point | None) -> dict[str, float]:
+    if baseline is None or baseline.number == point.number:
+        return {}
+    return {name: point.values[name] / baseline.values[name] for name in OBJECTIVES}
 
 
 def baseline_point(run: Run) -> Point | None:

@@ -5,11 +5,13 @@ Nothing here was measured. The figures are chosen so that each test can see one 
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from autotune.front import front_of, points_of
 from autotune.records import PEAK, SINGLE, Failure, FailureKind, Outcome, Phase, Value
 from autotune.rundir import RunDir, write_json, write_text
 
@@ -119,6 +121,54 @@ def failed(
 
 def baseline(single: float = 80.0, peak: float = 1500.0, **fields: Any) -> Outcome:
     return measured(0, single, peak, **({"purpose": "baseline"} | fields))
+
+
+def study(count: int, seed: int = 0) -> list[Outcome]:
+    """A whole study of `count` search trials: baseline, failures, warnings, finalists, drift."""
+    rng = random.Random(seed)
+    outcomes = [baseline(*_speed(BASE_PARAMS, rng))]
+    for number in range(1, count):
+        params: dict[str, Value] = {
+            "attention_backend": rng.choice(["triton", "flashinfer"]),
+            "num_steps": rng.randint(0, 5),
+            "cuda_graph": rng.random() < 0.8,
+            "nccl_proto": rng.choice([None, "LL"]),
+        }
+        if params["num_steps"] == 5:
+            outcomes.append(failed(number, params=params))
+        elif params["attention_backend"] == "triton" and rng.random() < 0.1:
+            cause = "error: argument --attention-backend: invalid choice: 'triton_v9'"
+            outcomes.append(failed(number, FailureKind.BAD_FLAGS, cause, phase=Phase.LAUNCH))
+        else:
+            warnings = ("one prompt was served from the prefix cache",) * (number % 9 == 0)
+            speed = _speed(params, rng)
+            outcomes.append(measured(number, *speed, params=params, warnings=warnings))
+    return outcomes + _confirmations(outcomes, rng)
+
+
+def _confirmations(outcomes: list[Outcome], rng: random.Random) -> list[Outcome]:
+    again: list[Outcome] = []
+    finalists = [(point.number, "finalist") for point in front_of(points_of(outcomes))] * 2
+    for first, purpose in [(0, "drift"), *finalists, (0, "finalist")]:
+        params, number = outcomes[first].params, len(outcomes) + len(again)
+        fields = {"params": params, "purpose": purpose, "repeats": first}
+        again.append(measured(number, *_speed(params, rng), **fields))
+    return again
+
+
+def _speed(params: dict[str, Value], rng: random.Random) -> tuple[float, float]:
+    steps = int(params["num_steps"] or 0)
+    single = (
+        60.0 * (1.0, 1.25, 1.4, 1.45, 1.35, 1.2)[steps] * (1.0 if params["cuda_graph"] else 0.45)
+    )
+    peak = (
+        2300.0 * (1.0, 0.93, 0.86, 0.8, 0.75, 0.7)[steps] * (1.0 if params["cuda_graph"] else 0.8)
+    )
+    if params["nccl_proto"] == "LL":
+        single, peak = single * 1.12, peak * 0.97
+    if params["attention_backend"] == "triton":
+        peak *= 1.05
+    return round(single * rng.gauss(1, 0.02), 2), round(peak * rng.gauss(1, 0.01), 1)
 
 
 def write_run(

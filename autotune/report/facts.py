@@ -1,0 +1,231 @@
+"""What a report says about a run, ready to be written: no markup here, no arithmetic there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from statistics import median
+
+from autotune import __version__
+from autotune.front import Point
+from autotune.records import OBJECTIVES, PEAK, SINGLE, Outcome, Phase
+from autotune.report.effects import Effect, effects_of
+from autotune.rundir import Run
+from autotune.verdict import (
+    TITLES,
+    FailureGroup,
+    FrontRow,
+    baseline_point,
+    engine_versions,
+    failure_groups,
+    figure_text,
+    front_rows,
+    gain_text,
+    number_text,
+    summary_line,
+)
+
+MOST_EFFECTS = 10
+
+
+@dataclass(frozen=True)
+class Confirmed:
+    """A finalist's first figure against that of its fresh launches, for one objective."""
+
+    claimed: str
+    confirmed: str
+    change: str
+    holds: bool
+
+
+@dataclass(frozen=True)
+class Finalist:
+    """A configuration that was launched again; `figures` are by objective."""
+
+    trial: int
+    launches: int
+    figures: Mapping[str, Confirmed]
+
+
+@dataclass(frozen=True)
+class Drift:
+    """The baseline measured again: ratios to its first launch."""
+
+    trial: int
+    at: str
+    ratios: Mapping[str, float]
+    beyond_spread: bool
+
+
+@dataclass(frozen=True)
+class PhaseCost:
+    """Hours that all trials together spent in a phase, and the median trial's seconds."""
+
+    phase: str
+    hours: float
+    share: float
+    median_seconds: float
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """A warning and the trials that gave it."""
+
+    text: str
+    trials: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Everything a report shows."""
+
+    run: Run
+    summary: str
+    verdict: tuple[str, ...]
+    front: tuple[FrontRow, ...]
+    effects: Mapping[str, tuple[Effect, ...]]
+    finalists: tuple[Finalist, ...]
+    drift: tuple[Drift, ...]
+    phases: tuple[PhaseCost, ...]
+    hours: float
+    failures: tuple[FailureGroup, ...]
+    overrides: tuple[Repeated, ...]
+    warnings: tuple[Repeated, ...]
+    machine: tuple[tuple[str, str], ...]
+    workload: tuple[tuple[str, str], ...]
+    versions: tuple[tuple[str, str], ...]
+    reproduce: tuple[tuple[str, str], ...]
+
+
+def facts_of(run: Run) -> Facts:
+    """Gather what a report of this run says."""
+    phases = tuple(_phase_costs(run))
+    return Facts(
+        run=run,
+        summary=summary_line(run),
+        verdict=tuple(_verdict(run)),
+        front=front_rows(run),
+        effects={name: effects_of(run, name)[:MOST_EFFECTS] for name in OBJECTIVES},
+        finalists=tuple(_finalists(run)),
+        drift=tuple(_drift(run)),
+        phases=phases,
+        hours=sum(phase.hours for phase in phases),
+        failures=failure_groups(run.outcomes),
+        overrides=_repeated(_override_texts(run)),
+        warnings=_repeated(_warning_texts(run)),
+        machine=tuple(_machine(run)),
+        workload=tuple((k, f"{v}") for k, v in (run.experiment.get("workload") or {}).items()),
+        versions=(("autotune", __version__), *engine_versions(run).items()),
+        reproduce=tuple(_reproduce(run)),
+    )
+
+
+def _verdict(run: Run) -> Iterator[str]:
+    """One sentence for each choice on the front, best first; says what is not known."""
+    rows = [row for row in front_rows(run) if row.on_front]
+    if not rows:
+        yield "No configuration was measured."
+        return
+    if baseline_point(run) is None:
+        yield "The baseline was not measured, so gains cannot be given."
+    for name, row in ((SINGLE, rows[0]), (PEAK, rows[-1])):
+        yield f"{_best_text(name, row)} (trial {row.point.number})."
+
+
+def _best_text(name: str, row: FrontRow) -> str:
+    text = f"Best {TITLES[name]}: {figure_text(row.point, name)} tok/s"
+    return text + (f", {gain_text(row.gains[name])} against the baseline" if row.gains else "")
+
+
+def _finalists(run: Run) -> Iterator[Finalist]:
+    for point in run.points:
+        if point.claimed is not None:
+            spread = run.outcome(point.number).spread
+            figures = {name: _confirmed(point, name, spread.get(name, 0.0)) for name in OBJECTIVES}
+            yield Finalist(point.number, len(point.launches), figures)
+
+
+def _confirmed(point: Point, name: str, claimed_spread: float) -> Confirmed:
+    claimed = (point.claimed or point.values)[name]
+    return Confirmed(
+        claimed=number_text(claimed),
+        confirmed=figure_text(point, name),
+        change=gain_text(point.values[name] / claimed),
+        holds=abs(point.values[name] - claimed) <= claimed_spread + point.spread[name],
+    )
+
+
+def _drift(run: Run) -> Iterator[Drift]:
+    """The baseline's launches in order of time, each against the first."""
+    if run.baseline is None:
+        return
+    first = run.outcome(run.baseline)
+    again = [o for o in run.outcomes if o.repeats == run.baseline and o.state == "ok"]
+    for outcome in sorted(again, key=lambda outcome: outcome.started_at):
+        ratios = {n: v / first.values[n] for n, v in _objectives(outcome) if first.values}
+        if ratios:
+            beyond = any(_moved(name, first, outcome) for name in ratios)
+            yield Drift(outcome.number, outcome.started_at[:16], ratios, beyond)
+
+
+def _objectives(outcome: Outcome) -> list[tuple[str, float]]:
+    return [(name, value) for name, value in (outcome.values or {}).items() if name in OBJECTIVES]
+
+
+def _moved(name: str, first: Outcome, again: Outcome) -> bool:
+    change = abs((again.values or {})[name] - (first.values or {})[name])
+    return change > first.spread.get(name, 0.0) + again.spread.get(name, 0.0)
+
+
+def _phase_costs(run: Run) -> Iterator[PhaseCost]:
+    total = sum(sum(outcome.seconds.values()) for outcome in run.outcomes)
+    for phase in Phase:
+        seconds = [o.seconds[phase] for o in run.outcomes if phase in o.seconds]
+        if sum(seconds) > 0:
+            spent = sum(seconds)
+            yield PhaseCost(phase.value, spent / 3600, spent / total, median(seconds))
+
+
+def _override_texts(run: Run) -> Iterator[tuple[str, int]]:
+    for outcome in run.outcomes:
+        for override in outcome.overrides:
+            asked, ran = f"asked {override.asked}", f"the server ran {override.effective}"
+            yield f"{override.setting}: {asked}, {ran} ({override.source})", outcome.number
+
+
+def _warning_texts(run: Run) -> Iterator[tuple[str, int]]:
+    """Warnings but those about settings, which are listed as overrides."""
+    for outcome in run.outcomes:
+        settings = tuple(f"{override.setting}: asked " for override in outcome.overrides)
+        for text in outcome.warnings:
+            if not text.startswith(settings or ("\0",)):
+                yield text, outcome.number
+
+
+def _repeated(texts: Iterator[tuple[str, int]]) -> tuple[Repeated, ...]:
+    groups: dict[str, list[int]] = {}
+    for text, trial in texts:
+        groups.setdefault(text, []).append(trial)
+    ordered = sorted(groups.items(), key=lambda group: -len(group[1]))
+    return tuple(Repeated(text, tuple(trials)) for text, trials in ordered)
+
+
+def _machine(run: Run) -> Iterator[tuple[str, str]]:
+    if "hostname" in run.machine:
+        yield "host", f"{run.machine['hostname']}"
+    settings = run.machine.get("settings")
+    if isinstance(settings, Mapping):
+        yield from ((str(name), str(value)) for name, value in settings.items())
+    digests = sorted({outcome.machine for outcome in run.outcomes if outcome.machine})
+    if digests:
+        yield "fingerprint", ", ".join(digests)
+
+
+def _reproduce(run: Run) -> Iterator[tuple[str, str]]:
+    path = run.path
+    yield "search again", f"autotune search {path}/experiment.yaml --run-dir NEW-DIRECTORY"
+    if run.points:
+        yield "take the balanced choice home", f"autotune export {path} --pick knee > serve.sh"
+        yield "measure one trial again", f"autotune replay {path} --trial {run.front[0]}"
+        yield "start one trial by hand", f"bash {path}/trials/{run.front[0]:04d}/launch.sh"
+    yield "why it is fast or slow", f"autotune explain {path}"
