@@ -72,7 +72,10 @@ class Space:
         """
         entries = self.experiment.known_good or ({},)
         whole = [conditions.completed(self._parameters, self._order, entry) for entry in entries]
-        return tuple({self.key(params): params for params in reversed(whole)}.values())[::-1]
+        first_of_each: dict[str, dict[str, Value]] = {}
+        for params in whole:
+            first_of_each.setdefault(self.key(params), params)
+        return tuple(first_of_each.values())
 
     @property
     def priors(self) -> dict[str, PriorHint]:

@@ -119,8 +119,61 @@ def test_names_are_those_of_parameters_only():
 
 
 _TOKENS = st.sampled_from(
-    "a b 1 0 2.5 'x' null true ( ) [ ] , + - * / // % ** < <= == != in not and or if else is "
-    "lambda : . := { } @ & | ~ __import__ import yield \\ \n # \0 1e999 0x é".split(" ")
+    # fmt: off
+    [
+        "a",
+        "b",
+        "1",
+        "0",
+        "2.5",
+        "'x'",
+        "null",
+        "true",
+        "(",
+        ")",
+        "[",
+        "]",
+        ",",
+        "+",
+        "-",
+        "*",
+        "/",
+        "//",
+        "%",
+        "**",
+        "<",
+        "<=",
+        "==",
+        "!=",
+        "in",
+        "not",
+        "and",
+        "or",
+        "if",
+        "else",
+        "is",
+        ":=",
+        "lambda",
+        ":",
+        ".",
+        "{",
+        "}",
+        "@",
+        "&",
+        "|",
+        "~",
+        "__import__",
+        "import",
+        "yield",
+        "\\",
+        "\n",
+        "#",
+        "\0",
+        "1e999",
+        "0x",
+        "é",
+    ]
+    # fmt: on
 )
 
 
