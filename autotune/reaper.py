@@ -99,6 +99,11 @@ def signal_all(pids: set[int], number: int) -> None:
             os.kill(pid, number)
 
 
+def is_folder_of(path: str, mark: str) -> bool:
+    """Whether a folder is this trial's alone: nothing else is ever removed."""
+    return os.path.isabs(path) and len(mark) >= 8 and mark in os.path.basename(path)
+
+
 # -- the program ------------------------------------------------------------------------------
 class Reaper:
     """One server from its start to its end."""
@@ -156,7 +161,7 @@ class Reaper:
         while True:
             self._reap()
             if self.exit is not None:
-                return min(self.spec["grace"], _ORPHANED_GRACE_SECONDS)
+                return min(float(self.spec["grace"]), _ORPHANED_GRACE_SECONDS)
             if self.signalled:
                 return _ORPHANED_GRACE_SECONDS
             order = self._order(_POLL_SECONDS)
@@ -226,8 +231,8 @@ class Reaper:
                 self._report(exit=self.exit)
 
     def _remove_temporary_folder(self, left: set[int]) -> None:
-        folder = self.spec.get("temporary_folder")
-        if folder and not left:
+        folder = self.spec["temporary_folder"]
+        if not left and is_folder_of(folder, self.mark):
             shutil.rmtree(folder, ignore_errors=True)
 
     def _report(self, **facts: Any) -> None:
