@@ -19,9 +19,9 @@ from autotune.stream import Reply
 def tpot_seconds(reply: Reply, first_tokens: int) -> float | None:
     """(last token - first token) / (n - tokens in the first delta); None for one delta."""
     later = reply.completion_tokens - (reply.first_tokens or first_tokens)
-    if not reply.streamed or later < 1 or len(reply.deltas) < 2:
+    if not reply.streamed or later < 1 or not reply.deltas or reply.last == reply.deltas[0]:
         return None
-    return (reply.deltas[-1] - reply.deltas[0]) / later
+    return (reply.last - reply.deltas[0]) / later
 
 
 def end_to_end_tok_s(reply: Reply) -> float:
@@ -58,15 +58,15 @@ class TokenLine:
 
 
 def _times(reply: Reply) -> NDArray[np.float64]:
-    if reply.streamed:
+    if reply.streamed and reply.deltas:
         return np.frombuffer(reply.deltas, dtype=np.float64)
-    # Without a stream nothing is known of when the tokens came: lay them evenly.
+    # Without a stream, or without text, nothing tells when the tokens came: lay them evenly.
     return np.linspace(reply.sent, reply.last, reply.completion_tokens + 1)[1:]
 
 
 def _weights(reply: Reply, first_tokens: int) -> NDArray[np.float64]:
     tokens = reply.completion_tokens
-    if not reply.streamed:
+    if not (reply.streamed and reply.deltas):
         return np.ones(tokens)
     count = len(reply.deltas)
     if count == 1:

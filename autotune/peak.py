@@ -28,7 +28,7 @@ from autotune.statistics import (
 from autotune.stream import Reply
 
 _FEWEST_WAVES = 3
-_MOST_WAVES = 40
+_MOST_WAVES = 20
 _SHARE_OF_LIMIT = 0.55
 _DRIFT_TOLERANCE = 0.03
 _ROUGH_PRIOR = 0.05  # what a single wave, with the ramp in it, is off by

@@ -49,6 +49,7 @@ class Reply:
 
     index: int
     sent: float
+    last: float  # when the last token came
     deltas: array[float]  # when each non-empty delta came; a non-streaming reply has one
     prompt_tokens: int | None = None
     completion_tokens: int = 0  # from the server's `usage`, never counted
@@ -65,11 +66,6 @@ class Reply:
     def ok(self) -> bool:
         """Whether this reply may be counted."""
         return self.fault is None
-
-    @property
-    def last(self) -> float:
-        """When the last token came."""
-        return self.deltas[-1] if self.deltas else self.sent
 
     @property
     def e2e_seconds(self) -> float:
@@ -113,12 +109,23 @@ class Endpoint:
 class _Recording:
     """The reply that is being received."""
 
-    __slots__ = ("cached", "completion", "deltas", "error", "finish", "first", "prompt", "texts")
+    __slots__ = (
+        "cached",
+        "completion",
+        "deltas",
+        "error",
+        "finish",
+        "first",
+        "last",
+        "prompt",
+        "texts",
+    )
 
     def __init__(self) -> None:
         self.deltas: array[float] = array("d")
         self.texts: list[str] = []
         self.error: str | None = None
+        self.last: float | None = None
         self.finish: str | None = None
         self.prompt: int | None = None
         self.completion: int | None = None
@@ -132,9 +139,11 @@ class _Recording:
         event: dict[str, Any] = json.loads(payload)
         usage = event.get("usage")
         for choice in event.get("choices") or ():
+            # The last token's event may hold no text: half a character, or an end of text.
+            self.last = clock.stamp(event)
             text = _delta_text(choice)
             if text:
-                self.deltas.append(clock.stamp(event))
+                self.deltas.append(self.last)
                 self.texts.append(text)
                 if usage and len(self.deltas) == 1:
                     self.first = usage.get("completion_tokens")
@@ -240,6 +249,7 @@ class Connection(asyncio.Protocol):
         return Reply(
             index=request.index,
             sent=sent,
+            last=sent if it.last is None else it.last,
             deltas=it.deltas,
             prompt_tokens=it.prompt,
             completion_tokens=it.completion or 0,
@@ -259,9 +269,9 @@ class Connection(asyncio.Protocol):
             return Fault.HTTP, f"HTTP {self._response.status}: {self._body_message()}"
         if it.error is not None:
             return Fault.IN_STREAM, it.error
-        if it.completion is None and it.deltas:
+        if it.completion is None and it.last is not None:
             return Fault.NO_USAGE, "the reply has no usage, so its tokens cannot be counted"
-        if not it.completion or not it.deltas:
+        if not it.completion:
             return Fault.EMPTY, "the reply has no token"
         if it.completion < request.min_tokens:
             return Fault.SHORT, f"{it.completion} of {request.min_tokens} tokens ({it.finish})"

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import httpx
 
-_TRIES = 6
+_TRIES = 10
 _AT_ONCE = 8
-_WORDS_PER_TOKEN = 0.7  # first guess, for English and code alike
 _PADDING = (" so", " and", " then", " too")  # short words that are one token nearly everywhere
 
 
@@ -27,15 +28,19 @@ class TokenCounter:
     exact: bool = False
     overhead: int = 0
     tokens_per_char: float = 0.25
+    tokens_per_word: float = 1.4
+    fingerprint: str | None = None  # equal fingerprints: the same tokenizer
     context: int | None = None  # the longest prompt plus answer, where the server says so
     _limit: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_AT_ONCE))
 
     async def calibrate(self, text: str, prompt_tokens: int) -> None:
         """Learn from a probe: the server counted `prompt_tokens` for a message of `text`."""
-        own = await self._tokenize(text)
-        self.exact = own is not None
-        if own is not None:
-            self.overhead = prompt_tokens - own
+        reply = await self._tokenize(text)
+        self.exact = reply is not None
+        if reply is not None:
+            count, self.fingerprint = reply
+            self.overhead = prompt_tokens - count
+            self.tokens_per_word = count / len(text.split(" "))
         else:
             self.tokens_per_char = prompt_tokens / len(text)
 
@@ -43,19 +48,22 @@ class TokenCounter:
         """Tokens of `text` as a prompt: exact, or by the calibrated density."""
         if self.exact:
             async with self._limit:
-                own = await self._tokenize(text)
-            if own is not None:
-                return own + self.overhead
+                reply = await self._tokenize(text)
+            if reply is not None:
+                return reply[0] + self.overhead
         return round(len(text) * self.tokens_per_char)
 
-    async def _tokenize(self, text: str) -> int | None:
-        """Ask `/tokenize` (vLLM and SGLang have it); None where there is none."""
+    async def _tokenize(self, text: str) -> tuple[int, str] | None:
+        """Ask `/tokenize` (vLLM and SGLang have it): count and digest; None if there is none."""
         body = {"model": self.model, "prompt": text, "add_special_tokens": False}
         try:
             response = await self.http.post("/tokenize", json=body, timeout=60)
             reply = response.json() if response.status_code == 200 else {}
-            count = reply.get("count", len(reply.get("tokens") or ()) or None)
-            return int(count) if count is not None else None
+            tokens = reply.get("tokens")
+            if not tokens:
+                return None
+            digest = hashlib.sha256(repr(tokens).encode()).hexdigest()
+            return int(reply.get("count", len(tokens))), digest
         except (httpx.TransportError, ValueError, TypeError, AttributeError):
             return None
 
@@ -75,22 +83,45 @@ class TokenCounter:
         )
 
     async def _fit(self, write: Callable[[int], str], target: int) -> str:
-        words = max(1, round(target * _WORDS_PER_TOKEN))
+        """Interpolate between a number of words that is too small and one that is too large."""
+        words = max(1, round((target - self.overhead) / self.tokens_per_word))
+        low: tuple[int, int] | None = None  # words, tokens
+        high: tuple[int, int] | None = None
         best, best_miss = "", target + 1
-        tokens_per_word = 1 / _WORDS_PER_TOKEN
         for _ in range(_TRIES):
             text = write(words)
             count = await self.count(text)
-            miss = target - count
-            if abs(miss) < best_miss or (abs(miss) == best_miss and miss > 0):
-                best, best_miss = text, abs(miss)
-            if miss == 0:
+            if abs(target - count) < best_miss:
+                best, best_miss = text, abs(target - count)
+            if count == target:
                 return text
-            if 0 < miss <= len(_PADDING):
-                padded = text + "".join(_PADDING[:miss])
-                if await self.count(padded) == target:
+            if count < target:
+                low = (words, count)
+                if (padded := await self._padded(text, count, target)) is not None:
                     return padded
-            tokens_per_word = max(0.3, count / max(1, words + 20)) if words > 0 else tokens_per_word
-            step = round(miss / tokens_per_word)
-            words += step or (1 if miss > 0 else -1)
+            else:
+                high = (words, count)
+            if low and high and high[0] - low[0] <= 1:
+                break
+            words = self._next_words(target, low, high)
         return best
+
+    async def _padded(self, text: str, count: int, target: int) -> str | None:
+        """`text` with a few short words more, if that gives exactly `target` tokens."""
+        if target - count > len(_PADDING):
+            return None
+        padded = text + "".join(_PADDING[: target - count])
+        return padded if await self.count(padded) == target else None
+
+    def _next_words(
+        self, target: int, low: tuple[int, int] | None, high: tuple[int, int] | None
+    ) -> int:
+        """Between two counts the linear guess; beyond one of them a step in proportion."""
+        if low and high:
+            share = (target - low[1]) / (high[1] - low[1])
+            guess = low[0] + math.floor(share * (high[0] - low[0]))
+            return min(max(guess, low[0] + 1), high[0] - 1)
+        if low:
+            return low[0] + math.ceil((target - low[1]) / self.tokens_per_word)
+        assert high is not None
+        return high[0] - math.ceil((high[1] - target) / self.tokens_per_word)

@@ -115,7 +115,21 @@ def _headed(conversation: Conversation) -> Conversation:
     return ({**first, "content": f"{_NONCE}: {first['content']}"}, *rest)
 
 
+_fitted: dict[tuple[str, str, int], list[Body]] = {}
+"""Bodies by workload and tokenizer: the trials of a study tokenise them once a process."""
+
+
 async def _shipped(workload: Workload, counter: TokenCounter) -> list[Body]:
+    key = (workload.model_dump_json(), counter.fingerprint or "", counter.overhead)
+    if key not in _fitted:
+        bodies = await _write_bodies(workload, counter)
+        if not counter.exact:
+            return bodies
+        _fitted[key] = bodies
+    return _fitted[key]
+
+
+async def _write_bodies(workload: Workload, counter: TokenCounter) -> list[Body]:
     kinds = known_kinds(workload.kinds)
     inputs = _lengths(workload, workload.input_tokens, POOL, "input")
     outputs = _lengths(workload, workload.output_tokens, POOL, "output")
