@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from pydantic import Field
@@ -32,11 +32,6 @@ class Gpu(Frozen):
     peers: tuple[int, ...] = Field(default=(), description="GPUs it can read from directly (P2P)")
     nvlink_peers: int = Field(default=0, description="active NVLink links")
     bus_id: str = ""
-
-    @classmethod
-    def from_ledger(cls, entry: Mapping[str, object]) -> Gpu:
-        """A simulated GPU; keys that a GPU does not have are left out."""
-        return cls.model_validate({k: v for k, v in entry.items() if k in cls.model_fields})
 
 
 class Holder(Frozen):

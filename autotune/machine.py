@@ -1,12 +1,7 @@
 """The machine a trial runs on: its GPUs, who holds their memory, its ports, its fingerprint.
 
-Three kinds: GPUs read through NVML, a simulated host whose GPUs are a ledger file, and a host
-without GPUs. A simulated server writes its holdings into the ledger,
-
-    {"gpus": [{"index": 0, "name": …, "memory_bytes": …, "uuid": …}],
-     "holders": [{"pid": …, "gpu": …, "bytes": …, "mark": …, "name": …, "pinned": false}]}
-
-and what a dead process held is free again, as on a GPU, unless the entry is pinned: a leak.
+Three kinds: GPUs read through NVML, a simulated host whose GPUs are a ledger file
+(`engines/simulated/ledger.py`), and a host without GPUs.
 """
 
 from __future__ import annotations
@@ -19,10 +14,12 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import psutil
 
 from autotune import reaper
+from autotune.engines.simulated.ledger import holds
 from autotune.fingerprint import Fingerprint, fingerprint_of
 from autotune.gpus import Gpu, Holder, NvmlReader, open_nvml
 
@@ -98,64 +95,53 @@ class LedgerMachine(Machine):
         self._path = path
 
     def gpus(self) -> tuple[Gpu, ...]:
-        return tuple(Gpu.from_ledger(entry) for entry in self._read().get("gpus", ()))
+        content = self._read()
+        return tuple(
+            Gpu(
+                index=entry["index"],
+                name=entry["name"],
+                memory_bytes=entry["total_bytes"],
+                uuid=entry.get("uuid", ""),
+                driver=content.get("driver"),
+                power_limit_w=entry.get("power_limit_w"),
+            )
+            for entry in content["gpus"]
+        )
 
     def memory_used(self) -> dict[int, int]:
-        ledger = self._read()
-        used = {int(str(entry["index"])): 0 for entry in ledger.get("gpus", ())}
-        for holder in self._living(ledger):
-            used[holder.gpu] = used.get(holder.gpu, 0) + holder.bytes
+        content = self._read()
+        used = {int(entry["index"]): 0 for entry in content["gpus"]}
+        for holder in _holders(content):
+            used[holder.gpu] += holder.bytes
         return used
 
     def holders(self) -> tuple[Holder, ...]:
-        return self._living(self._read())
+        return _holders(self._read())
 
     def utilisation(self) -> dict[int, float]:
-        return {
-            int(str(entry["index"])): float(str(entry["utilisation"]))
-            for entry in self._read().get("gpus", ())
-            if "utilisation" in entry
-        }
+        return {e["index"]: e.get("busy_percent", 0) / 100 for e in self._read()["gpus"]}
 
-    def _living(self, ledger: Mapping[str, Sequence[Mapping[str, object]]]) -> tuple[Holder, ...]:
-        entries = ledger.get("holders", ())
-        holders = [
-            Holder(
-                pid=int(str(entry["pid"])),
-                name=str(entry.get("name", "")),
-                gpu=int(str(entry["gpu"])),
-                bytes=int(float(str(entry["bytes"]))),
-                mark=str(entry["mark"]) if entry.get("mark") else None,
-            )
-            for entry in entries
-            if entry.get("pinned") or _lives(entry)
-        ]
-        return tuple(holder for holder in holders if holder.bytes > 0)
-
-    def _read(self) -> Mapping[str, Sequence[Mapping[str, object]]]:
-        """The ledger; a reader that meets a half-written file looks again."""
-        for _ in range(20):
-            try:
-                content: Mapping[str, Sequence[Mapping[str, object]]]
-                content = json.loads(self._path.read_text())
-                return content
-            except FileNotFoundError:
-                return {}
-            except ValueError:
-                time.sleep(0.01)
-        raise OSError(f"{self._path} is not a ledger of GPUs")
+    def _read(self) -> dict[str, Any]:
+        """The ledger; it is always replaced as a whole."""
+        try:
+            content: dict[str, Any] = json.loads(self._path.read_text())
+        except FileNotFoundError:
+            return {"gpus": [], "holders": []}
+        return content
 
 
-def _lives(entry: Mapping[str, object]) -> bool:
-    """Whether the entry's process lives, and is not another that got its number."""
-    pid = int(str(entry["pid"]))
-    try:
-        if psutil.Process(pid).status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD):
-            return False
-    except psutil.NoSuchProcess:
-        return False
-    mark = reaper.mark_of(pid)
-    return mark is None or not entry.get("mark") or mark == entry["mark"]
+def _holders(content: Mapping[str, Any]) -> tuple[Holder, ...]:
+    return tuple(
+        Holder(
+            pid=entry["pid"],
+            name=entry.get("name") or process_name(entry["pid"]),
+            gpu=entry["gpu"],
+            bytes=entry["bytes"],
+            mark=entry.get("mark"),
+        )
+        for entry in content["holders"]
+        if holds(entry)
+    )
 
 
 def open_machine(ledger: Path | None = None) -> Machine:
