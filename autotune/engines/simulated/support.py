@@ -22,7 +22,9 @@ class PredictedFailure:
     line: str
 
 
-_NO_IMAGE = "torch.AcceleratorError: CUDA error: no kernel image is available for execution on the device"
+_NO_IMAGE = (
+    "torch.AcceleratorError: CUDA error: no kernel image is available for execution on the device"
+)
 _TRTLLM = "RuntimeError: Error in function 'TllmGenFmhaRunner' at fmhaRunner.cuh:37: Unsupported architecture"
 
 
@@ -59,7 +61,9 @@ def _sglang_attention(host: Host, model: Model, settings: Settings) -> Predicted
         if line:
             return PredictedFailure("unsupported", "load", line)
     if settings.spec_steps and settings.attention in ("torch_native", "flex_attention", "fa4"):
-        line = f"ValueError: EAGLE is not supported in decode attention backend {settings.attention}"
+        line = (
+            f"ValueError: EAGLE is not supported in decode attention backend {settings.attention}"
+        )
         return PredictedFailure("unsupported", "load", line)
     return None
 

@@ -1,0 +1,50 @@
+"""Where faults strike during a start, and which failure belongs to which phase."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from autotune.engines.simulated.hosts import GIB
+from autotune.engines.simulated.memory import memory_failure, out_of_memory
+from autotune.engines.simulated.simulation import Simulation, StartupFailed
+from autotune.engines.simulated.support import PredictedFailure, kernel_failure
+
+_HANG_SECONDS = 3600.0
+_RANK_ERROR = "RuntimeError: CUDA error: an illegal memory access was encountered"
+
+
+def failure_in(sim: Simulation, phase: str) -> PredictedFailure | None:
+    """What physics has in store for that phase, if anything."""
+    for failure in (
+        kernel_failure(sim.host, sim.model, sim.settings),
+        memory_failure(sim.host, sim.model, sim.settings),
+    ):
+        if failure is not None:
+            return failure if failure.phase == phase else None
+    return None
+
+
+async def check(sim: Simulation, phase: str) -> None:
+    """Let the faults that were asked for strike in `phase` of the start. Raises StartupFailed."""
+    faults = sim.faults
+    if faults.strikes("nccl_hang", phase):
+        sim.memory.hold(1.2 * GIB, busy_percent=100)
+        while True:
+            await sim.clock.advance(_HANG_SECONDS)
+    if phase in ("kv", "capture") and faults.strikes("oom", phase):
+        where = "capture" if phase == "capture" else "load"
+        raise StartupFailed(out_of_memory(sim.host, where, 1.74 * GIB, 1.35 * GIB))
+    if phase == "loaded" and "unsupported" in faults:
+        line = "RuntimeError: Error in function 'TllmGenFmhaRunner': Unsupported architecture"
+        raise StartupFailed(PredictedFailure("unsupported", "load", line))
+    if faults.strikes("rank_exception", phase):
+        raise StartupFailed(PredictedFailure("crashed", phase, _RANK_ERROR))
+    if fault := faults.strikes("rank_dies", phase):
+        rank_dies(sim, int(fault.number))
+        await sim.clock.advance(_HANG_SECONDS)
+
+
+def rank_dies(sim: Simulation, rank: int) -> None:
+    """Have a rank killed by signal 9; who watches it finds out."""
+    os.kill(sim.tree.ranks[rank % len(sim.tree.ranks)].pid, signal.SIGKILL)

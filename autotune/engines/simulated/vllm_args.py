@@ -1,0 +1,360 @@
+"""vLLM 0.32.0's command line: flags, refusals and silent overrides.
+
+Known are the flags of its batching, memory, compilation, parallelism and speculation groups. An
+unknown flag is refused by the top parser (`vllm: error: unrecognized arguments`), a bad choice by
+`vllm serve`, a contradiction by pydantic (status 1).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from autotune.engines.simulated.hosts import Host
+from autotune.engines.simulated.launch_args import (
+    Arguments,
+    Parser,
+    ResolveError,
+    UsageError,
+    add,
+    size,
+)
+from autotune.engines.simulated.models import Model, model_named
+from autotune.engines.simulated.settings import Collective, Settings, collective_of
+
+_BACKENDS = [
+    "FLASH_ATTN",
+    "FLASH_ATTN_DIFFKV",
+    "TRITON_ATTN",
+    "TRITON_ATTN_DIFFKV",
+    "TRITON_FLASH_ATTN",
+    "FLASHINFER",
+    "TRITON_FLASHINFER",
+    "FLASHINFER_MLA",
+    "TOKENSPEED_MLA",
+    "FLASHINFER_MLA_SPARSE",
+    "FLASHINFER_MLA_SPARSE_SM120",
+    "FLASHINFER_MLA_SPARSE_SM90",
+    "TRITON_MLA",
+    "CUTLASS_MLA",
+    "FLASHMLA",
+    "FLASHMLA_SPARSE",
+    "FLASH_ATTN_MLA",
+    "FLASH_ATTN_MLA_SPARSE",
+    "B12X",
+    "FLEX_ATTENTION",
+    "TURBOQUANT",
+]
+_CHOICES: dict[str, Sequence[str]] = {
+    "dtype": ["auto", "half", "float16", "bfloat16", "float", "float32"],
+    "kv-cache-dtype": [
+        "auto",
+        "float16",
+        "bfloat16",
+        "fp8",
+        "fp8_e4m3",
+        "fp8_e5m2",
+        "fp8_inc",
+        "fp8_ds_mla",
+        "nvfp4_ds_mla",
+        "nvfp4",
+    ],
+    "moe-backend": [
+        "auto",
+        "triton",
+        "cutlass",
+        "deep_gemm",
+        "flashinfer_trtllm",
+        "flashinfer_cutlass",
+        "flashinfer_cutedsl",
+        "flashinfer_b12x",
+        "b12x",
+        "marlin",
+        "humming",
+    ],
+    "linear-backend": [
+        "auto",
+        "triton",
+        "cutlass",
+        "deep_gemm",
+        "flashinfer_cutlass",
+        "b12x",
+        "marlin",
+    ],
+    "performance-mode": ("balanced", "interactivity", "throughput"),
+    "mm-encoder-tp-mode": ("weights", "data"),
+    "distributed-executor-backend": ("ray", "mp", "uni", "external_launcher"),
+    "safetensors-load-strategy": ("lazy", "eager", "prefetch", "torchao"),
+    "all2all-backend": [
+        "allgather_reducescatter",
+        "deepep_high_throughput",
+        "deepep_low_latency",
+        "deepep_v2",
+        "naive",
+        "pplx",
+    ],
+    "dcp-comm-backend": ("ag_rs", "a2a"),
+}
+_TEXT = """
+model tokenizer host revision quantization hf-overrides spec-method spec-model speculative-config
+compilation-config attention-backend load-format chat-template tool-call-parser reasoning-parser
+api-key download-dir additional-config model-loader-extra-config scheduling-policy
+"""
+_NUMBERS = """
+port max-num-seqs max-num-active-seqs max-num-queued-reqs block-size
+tensor-parallel-size=tp pipeline-parallel-size=pp data-parallel-size=dp
+decode-context-parallel-size=dcp prefill-context-parallel-size spec-tokens
+long-prefill-token-threshold stream-interval seed max-cudagraph-capture-size optimization-level
+shutdown-timeout api-server-count max-logprobs
+"""
+_SWITCHES = """
+trust-remote-code enforce-eager disable-custom-all-reduce enable-expert-parallel enable-eplb
+enable-dbo numa-bind async-scheduling disable-log-stats enable-scale-out dcp-q-replicate
+enable-ep-weight-filter fail-on-environ-validation enable-auto-tool-choice
+no-enable-prefix-caching enable-prefix-caching enable-chunked-prefill no-enable-chunked-prefill
+no-async-scheduling enable-log-requests no-enable-log-requests language-model-only
+"""
+
+
+def build_parser() -> Parser:
+    """The parser of `vllm serve`; vLLM takes underscores for dashes, no abbreviations."""
+    parser = Parser(prog="vllm serve", allow_abbrev=False)
+    parser.add_argument("model_tag", nargs="?")
+    for flag, choices in _CHOICES.items():
+        parser.add_argument(f"--{flag}", choices=choices, default=None)
+    add(parser, _TEXT, str)
+    add(parser, _NUMBERS, int)
+    add(parser, "gpu-memory-utilization", float)
+    add(parser, "max-num-batched-tokens max-model-len kv-cache-memory-bytes", size)
+    add(parser, _SWITCHES, bool)
+    parser.add_argument("--served-model-name", nargs="+", default=None)
+    parser.add_argument("--cudagraph-capture-sizes", type=int, nargs="+", default=None)
+    return parser
+
+
+def parse(argv: Sequence[str], env: Mapping[str, str], host: Host) -> Arguments:
+    """The arguments of one launch. Raises UsageError (exit 2) or ResolveError (exit 1)."""
+    plain, dotted = _without_dotted(argv)
+    known, unknown = build_parser().parse_known_args(plain)
+    if unknown:
+        raise UsageError(
+            "usage: vllm [-h] [-v]\n            {chat,complete,serve,launch,bench,collect-env,"
+            "run-batch} ...\nvllm: error: unrecognized arguments: " + " ".join(unknown) + "\n"
+        )
+    values = vars(known)
+    asked = {name: value for name, value in values.items() if value not in (None, False)}
+    return _resolve(values, asked, dotted, env, host)
+
+
+_SHORT = {
+    "-tp": "--tensor-parallel-size",
+    "-pp": "--pipeline-parallel-size",
+    "-dp": "--data-parallel-size",
+    "-dcp": "--decode-context-parallel-size",
+    "-ep": "--enable-expert-parallel",
+    "-sc": "--speculative-config",
+    "-cc": "--compilation-config",
+    "-q": "--quantization",
+    "-O": "--optimization-level",
+}
+_DOTTED = re.compile(
+    r"^(?:--|-)((?:cc|compilation-config|sc|speculative-config|ac|attention-config)\.[\w.-]+)$"
+)
+
+
+def _without_dotted(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """Plain arguments, and the dotted ones (`-cc.mode=0`) by their dotted name."""
+    plain, dotted, words = list[str](), dict[str, str](), list(argv)
+    while words:
+        word = words.pop(0)
+        flag, equals, value = word.partition("=")
+        if match := _DOTTED.match(flag):
+            name = match[1].replace("compilation-config", "cc").replace("speculative-config", "sc")
+            name = name.replace("attention-config", "ac")
+            dotted[name] = value if equals else (words.pop(0) if words else "")
+        elif re.fullmatch(r"-O\d", word):
+            plain += ["--optimization-level", word[2:]]
+        elif flag in _SHORT:
+            plain.append(_SHORT[flag] + (equals + value if equals else ""))
+        elif flag.startswith("--"):
+            plain.append(flag.replace("_", "-") + equals + value)
+        else:
+            plain.append(word)
+    return plain, dotted
+
+
+def _resolve(
+    values: dict[str, Any],
+    asked: dict[str, Any],
+    dotted: dict[str, str],
+    env: Mapping[str, str],
+    host: Host,
+) -> Arguments:
+    path = values["model_tag"] or values["model"] or "Qwen/Qwen3-0.6B"
+    model = model_named(path)
+    resolved = dict(values) | {"model": path}
+    _validate(resolved, model, host)
+    backend = _attention(resolved, dotted, model, host)
+    steps, accept = _speculation(resolved, dotted)
+    level = 2 if resolved["optimization_level"] is None else resolved["optimization_level"]
+    eager = resolved["enforce_eager"] or level == 0
+    mode = dotted.get("cc.cudagraph_mode") or _json(resolved["compilation_config"]).get(
+        "cudagraph_mode"
+    )
+    graphs = not eager and mode != "NONE"
+    sizes = resolved["cudagraph_capture_sizes"]
+    top = max(sizes) if sizes else resolved["max_cudagraph_capture_size"] or 512
+    resolved |= {"attention_backend": backend, "max_cudagraph_capture_size": top if graphs else 0}
+    settings = Settings(
+        engine="vllm",
+        tp=resolved["tensor_parallel_size"],
+        attention=backend,
+        prefill_attention=backend,
+        moe=resolved["moe_backend"] or "auto",
+        kv_dtype="fp8" if str(resolved["kv_cache_dtype"]).startswith("fp8") else "bf16",
+        mem_fraction=resolved["gpu_memory_utilization"],
+        graph_max_bs=top if graphs else 0,
+        graph_sizes=(len(sizes) if sizes else min(51, 4 + top // 12)) if graphs else 0,
+        compiled=not eager,
+        max_running=resolved["max_num_seqs"],
+        chunk_tokens=resolved["max_num_batched_tokens"],
+        mixed_chunk=True,
+        overlap=not resolved["no_async_scheduling"],
+        prefix_cache=not resolved["no_enable_prefix_caching"],
+        page_size=resolved["block_size"] or 16,
+        spec_steps=steps,
+        spec_accept=accept,
+        context=resolved["max_model_len"],
+        stream_interval=resolved["stream_interval"] or 1,
+        host_threads=int(env.get("OMP_NUM_THREADS") or 0),
+        fast_load=resolved["load_format"] in ("fastsafetensors", "runai_streamer")
+        or resolved["safetensors_load_strategy"] == "prefetch",
+        dummy_weights=resolved["load_format"] == "dummy",
+        collective=_collective(resolved, env, host),
+    )
+    names = resolved["served_model_name"]
+    return Arguments(
+        engine="vllm",
+        model_path=path,
+        served_name=names[0] if names else path,
+        host=resolved["host"] or "127.0.0.1",
+        port=resolved["port"] or 8000,
+        settings=settings,
+        resolved=resolved,
+        asked=asked,
+        draft_path=resolved["spec_model"] if steps else None,
+    )
+
+
+def _validate(resolved: dict[str, Any], model: Model, host: Host) -> None:
+    resolved["tensor_parallel_size"] = resolved["tensor_parallel_size"] or 1
+    for name in ("max_num_seqs", "max_num_batched_tokens"):
+        if resolved[name] is not None and resolved[name] < 1:
+            raise ResolveError(_pydantic(name, resolved[name]))
+    doubled = 2 if resolved["performance_mode"] == "throughput" else 1
+    batched = resolved["max_num_batched_tokens"]
+    if batched is None:
+        batched = (16384 if host.memory_mib >= 160_000 else 8192) * doubled
+    seqs = resolved["max_num_seqs"]
+    if seqs is None:
+        seqs = min(1024 * doubled, batched)
+    if batched < seqs:
+        raise ResolveError(
+            f"pydantic_core._pydantic_core.ValidationError: 1 validation error for "
+            f"SchedulerConfig\n  Value error, max_num_batched_tokens ({batched}) must be greater "
+            f"than or equal to max_num_seqs ({seqs})."
+        )
+    resolved |= {"max_num_batched_tokens": batched, "max_num_seqs": seqs}
+    length = resolved["max_model_len"]
+    if length is not None and length > model.context:
+        raise ResolveError(
+            f"ValueError: User-specified max_model_len ({length}) is greater than the derived "
+            f"max_model_len (max_position_embeddings={model.context})."
+        )
+    resolved["max_model_len"] = length or model.context
+    if model.heads % resolved["tensor_parallel_size"]:
+        raise ResolveError(
+            f"ValueError: Total number of attention heads ({model.heads}) must be divisible by "
+            f"tensor parallel size ({resolved['tensor_parallel_size']})."
+        )
+    share = resolved["gpu_memory_utilization"]
+    resolved["gpu_memory_utilization"] = 0.92 if share is None else share
+    if not 0 < resolved["gpu_memory_utilization"] <= 1:
+        raise ResolveError(_pydantic("gpu_memory_utilization", share))
+
+
+def _pydantic(name: str, value: Any) -> str:
+    config = "CacheConfig" if name == "gpu_memory_utilization" else "SchedulerConfig"
+    return (
+        f"pydantic_core._pydantic_core.ValidationError: 1 validation error for {config}\n{name}\n"
+        f"  Input should be greater than or equal to 1 [type=greater_than_equal, "
+        f"input_value={value}, input_type={type(value).__name__}]"
+    )
+
+
+def _attention(resolved: dict[str, Any], dotted: dict[str, str], model: Model, host: Host) -> str:
+    asked = resolved["attention_backend"] or dotted.get("ac.backend")
+    if asked and asked != "auto":
+        if asked.upper() not in _BACKENDS:
+            raise ResolveError(
+                f"ValueError: Unknown attention backend: '{asked}'. Valid options are: "
+                + ", ".join(_BACKENDS)
+            )
+        return str(asked).upper()
+    if model.sparse_attention:
+        return "FLASHINFER_MLA_SPARSE_SM120" if host.arch == "sm120" else "FLASHMLA_SPARSE"
+    if model.mla:
+        return {"sm120": "TRITON_MLA", "sm100": "FLASHINFER_MLA"}.get(host.arch, "FLASH_ATTN_MLA")
+    return "FLASHINFER" if host.arch == "sm100" else "FLASH_ATTN"
+
+
+def _speculation(resolved: dict[str, Any], dotted: dict[str, str]) -> tuple[int, float | None]:
+    """Draft tokens a step and a fixed acceptance, from the JSON, dotted keys or short flags."""
+    config = _json(resolved["speculative_config"])
+    config |= {name[3:]: value for name, value in dotted.items() if name.startswith("sc.")}
+    method = resolved["spec_method"] or config.get("method")
+    drafter = resolved["spec_model"] or config.get("model")
+    tokens = resolved["spec_tokens"] or config.get("num_speculative_tokens")
+    if not (method or drafter or tokens):
+        return 0, None
+    if not tokens:
+        raise ResolveError(
+            "ValueError: num_speculative_tokens must be provided with speculative model "
+            "unless the draft model config contains an n_predict parameter."
+        )
+    if method is None and drafter is None:
+        raise ResolveError("ValueError: num_speculative_tokens was provided but without method.")
+    resolved["speculative_config"] = json.dumps(
+        config | {"method": method, "model": drafter, "num_speculative_tokens": int(tokens)}
+    )
+    accept = config.get("synthetic_acceptance_length")
+    return int(tokens), float(accept) if accept else None
+
+
+def _json(text: str | None) -> dict[str, Any]:
+    if not text:
+        return {}
+    try:
+        value = json.loads(text)
+    except ValueError:
+        raise UsageError(
+            f"vllm serve: error: argument --speculative-config/--compilation-config: Value {text} "
+            "cannot be converted to <function loads>.\n"
+        ) from None
+    return value if isinstance(value, dict) else {}
+
+
+def _collective(resolved: dict[str, Any], env: Mapping[str, str], host: Host) -> Collective:
+    return Collective(
+        **collective_of(env),  # type: ignore[arg-type]
+        pcie_ipc=host.link == "pcie"
+        and "1"
+        in (
+            env.get("VLLM_ALLREDUCE_USE_FLASHINFER_PCIE_IPC"),
+            env.get("VLLM_ENABLE_PCIE_ALLREDUCE"),
+        ),
+        custom=not resolved["disable_custom_all_reduce"] and host.link == "nvlink",
+        fusion=host.arch in ("sm90", "sm100"),
+    )
