@@ -67,6 +67,18 @@ class Axis:
         value = min(max(value, low), high)
         return round(value) if isinstance(distribution, IntDistribution) else value
 
+    def snap(self, codes: Array) -> Array:
+        """Codes of values that exist, nearest to ``codes`` (n,): encode(decode(code))."""
+        if self.choices and self.categorical:
+            return np.clip(np.rint(codes), 0, self.levels - 1)
+        if self.choices:
+            return np.clip(np.rint(codes * (self.levels - 1)), 0, self.levels - 1) / max(
+                1, self.levels - 1
+            )
+        if isinstance(self.distribution, FloatDistribution) and self.distribution.step is None:
+            return np.clip(codes, 0.0, 1.0)
+        return np.array([self.encode(self.decode(code)) for code in codes.tolist()])
+
     def _position(self, value: Any) -> int | None:
         for position, choice in enumerate(self.choices):
             if choice is value or (choice == value and type(choice) is type(value)):

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from autotune.sampler import capacity
+from autotune.sampler.capacity import Capacity
 from autotune.sampler.encoding import Array, Axis
 
 MAX_CUTS = 6  # thresholds per ordinal
@@ -81,6 +83,7 @@ class Feasibility:
 
     features: Features
     causes: tuple[Suspicion, ...]
+    boundary: Capacity | None
 
     def probability(self, codes: Array) -> Array:
         """Shape (n,), in (0, 1]."""
@@ -88,11 +91,16 @@ class Feasibility:
         total = np.zeros(len(codes))
         for cause in self.causes:
             total += cause.log_success(held)
-        return np.exp(total)
+        fits = 1.0 if self.boundary is None else self.boundary.probability(codes)
+        return np.exp(total) * fits
 
 
 def learn(
-    axes: Sequence[Axis], codes: Array, ok: NDArray[np.bool_], kinds: Sequence[str], weight: Array
+    axes: Sequence[Axis],
+    codes: Array,
+    ok: NDArray[np.bool_],
+    kinds: Sequence[str],
+    weight: Array,
 ) -> Feasibility:
     """codes (n, axes), ok (n,), kinds (n,) the cause of each failure, weight (n,) in (0, 1]."""
     found = features(axes, codes)
@@ -100,21 +108,25 @@ def learn(
     names = np.array(kinds, dtype=object)
     causes = sorted({kind for kind, good in zip(kinds, ok, strict=True) if not good})
     allowed = found.column[:, None] != found.column[None, :]
+    accused = {kind: ~ok & (names == kind) for kind in causes}
     return Feasibility(
         found,
         tuple(
-            _investigate(
-                found,
-                allowed,
-                held[ok],
-                held[~ok & (names == kind)],
-                weight[ok],
-                weight[~ok & (names == kind)],
-                kind,
-            )
-            for kind in causes
+            _investigate(found, allowed, held[ok], held[bad], weight[ok], weight[bad], kind)
+            for kind, bad in accused.items()
+            if kind not in OF_SIZE
         ),
+        _boundary(axes, codes, ok, ~ok & np.isin(names, sorted(OF_SIZE))),
     )
+
+
+def _boundary(
+    axes: Sequence[Axis], codes: Array, ok: NDArray[np.bool_], large: NDArray[np.bool_]
+) -> Capacity | None:
+    if not large.any():
+        return None
+    rows = ok | large
+    return capacity.fit(codes[rows], large[rows], np.array([one.categorical for one in axes]))
 
 
 def _investigate(

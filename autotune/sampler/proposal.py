@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -18,25 +17,24 @@ from autotune.sampler.acquisition import (
     yardstick,
 )
 from autotune.sampler.candidates import Pool
-from autotune.sampler.encoding import Array, encode
+from autotune.sampler.encoding import Array
 from autotune.sampler.kernel import distances
 from autotune.sampler.observations import Data
-from autotune.sampler.space import Key, KnownSpace, key
+from autotune.sampler.space import Key, KnownSpace, keys
 
 MODEL_FROM = 3  # working launches before the surrogate speaks
 ROUNDS = 3  # of hill climbing on the acquisition
 CLIMBERS = 6
-CAUTION = 1.5  # exponent of the probability of success
+CAUTION = 2.0  # exponent of the probability of success
 
 Score = Callable[[Array], Array]
 
 
 @dataclass(frozen=True)
 class Candidates:
-    """Distinct, unseen candidates: full assignments, canonical configurations, their codes."""
+    """Distinct, unseen candidates: full assignments and canonical codes, both (n, axes)."""
 
     full: Array
-    configs: tuple[dict[str, Any], ...]
     codes: Array
 
 
@@ -88,16 +86,19 @@ def propose(
     taken: set[Key],
     space: KnownSpace,
     pool: Pool,
-    fixed: Mapping[str, Any],
+    pinned: Array,
     rng: np.random.Generator,
-) -> dict[str, Any] | None:
-    """A full assignment whose canonical configuration is new and allowed; None if none is found."""
+) -> Array | None:
+    """A full assignment (axes,) of a new, allowed configuration; None if none is found.
+
+    ``pinned`` (axes,) holds the codes of parameters that are already decided, else NaN.
+    """
     chances = feasibility.learn(space.axes, data.codes, data.ok, data.kinds, data.weight)
     score = _score(data, pending, space, chances)
     seen = set(taken)
 
     def admit(full: Array) -> Candidates:
-        return _admit(full, seen, space, fixed)
+        return _admit(full, seen, space, pinned)
 
     found = admit(_first_pool(data, pool, rng))
     scores = score(found.codes)
@@ -106,7 +107,7 @@ def propose(
         more = admit(pool.neighbours(found.full[best], rng))
         found = _join(found, more)
         scores = np.concatenate([scores, score(more.codes)])
-    return _best_allowed(found, scores, space, fixed)
+    return _best_allowed(found, scores, space)
 
 
 def _first_pool(data: Data, pool: Pool, rng: np.random.Generator) -> Array:
@@ -157,41 +158,32 @@ def _novelty(codes: Array, known: Array, space: KnownSpace) -> Array:
     return nearest + 1e-3
 
 
-def _admit(full: Array, seen: set[Key], space: KnownSpace, fixed: Mapping[str, Any]) -> Candidates:
-    rows: list[int] = []
-    configs: list[dict[str, Any]] = []
-    for row, assignment in enumerate(space.decode(full) if len(full) else []):
-        config = space.canonical({**assignment, **fixed})
-        identity = key(config)
+def _admit(full: Array, seen: set[Key], space: KnownSpace, pinned: Array) -> Candidates:
+    full = space.snap(np.where(np.isnan(pinned), full, pinned))
+    codes = space.activate(full)
+    rows = []
+    for row, identity in enumerate(keys(codes)):
         if identity not in seen:
             seen.add(identity)
             rows.append(row)
-            configs.append(config)
-    return Candidates(full[rows], tuple(configs), encode(space.axes, configs))
+    return Candidates(full[rows], codes[rows])
 
 
 def _join(left: Candidates, right: Candidates) -> Candidates:
     return Candidates(
-        np.concatenate([left.full, right.full]),
-        left.configs + right.configs,
-        np.concatenate([left.codes, right.codes]),
+        np.concatenate([left.full, right.full]), np.concatenate([left.codes, right.codes])
     )
 
 
-def _best_allowed(
-    found: Candidates, scores: Array, space: KnownSpace, fixed: Mapping[str, Any]
-) -> dict[str, Any] | None:
+def _best_allowed(found: Candidates, scores: Array, space: KnownSpace) -> Array | None:
+    """The full assignment (axes,) of the best candidate that is not forbidden."""
     for index in np.argsort(-scores, kind="stable"):
-        if space.allowed(found.configs[index]):
-            assignment = space.decode(found.full[index : index + 1])[0]
-            return {**assignment, **fixed, **_spellable(found.configs[index], space)}
+        if allowed(found.full[index], space):
+            chosen: Array = found.full[index]
+            return chosen
     return None
 
 
-def _spellable(config: Mapping[str, Any], space: KnownSpace) -> dict[str, Any]:
-    """The part of a canonical configuration that the distributions can express."""
-    return {
-        one.name: config[one.name]
-        for one in space.axes
-        if one.name in config and not np.isnan(one.encode(config[one.name]))
-    }
+def allowed(full: Array, space: KnownSpace) -> bool:
+    """Whether one full assignment (axes,) may be launched."""
+    return space.allowed(space.canonical(space.decode(full[None, :])[0]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
@@ -14,11 +15,11 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
 from autotune.sampler.candidates import Pool
-from autotune.sampler.encoding import axis, encode
+from autotune.sampler.encoding import Array, axis
 from autotune.sampler.hint import Prior, SpaceHint
 from autotune.sampler.observations import Observation, observe, tabulate
-from autotune.sampler.proposal import propose
-from autotune.sampler.space import Key, KnownSpace, key, learn_space
+from autotune.sampler.proposal import allowed, propose
+from autotune.sampler.space import Key, KnownSpace, keys, learn_space
 
 ENUMERABLE = 100_000  # full assignments up to which a space is searched completely
 
@@ -73,7 +74,7 @@ class ParetoSampler(BaseSampler):
     ) -> dict[str, Any]:
         if not search_space:
             return {}
-        with self._lock:
+        with self._lock, _one_thread():
             chosen = self._choose(study, trial)
             self._proposed[trial.number] = chosen
         return {name: chosen[name] for name in search_space if name in chosen}
@@ -98,33 +99,37 @@ class ParetoSampler(BaseSampler):
         space = self._known_space(study)
         if not space.distributions or space.cardinality > ENUMERABLE:
             return False
-        return self._untried(space, self._taken(study, space, None), {}) is None
+        nothing = np.full(len(space.axes), np.nan)
+        return _untried(space, self._taken(study, space, None), nothing) is None
 
     def _choose(self, study: Study, trial: FrozenTrial) -> dict[str, Any]:
         space = self._known_space(study)
         fixed = {**trial.system_attrs.get("fixed_params", {}), **trial.params}
-        fixed = {n: v for n, v in fixed.items() if n in space.distributions}
+        pinned = space.encode([fixed])[0]
         pool = Pool(space.axes, self._priors)
         rng = self._rng(trial.number, "")
         taken = self._taken(study, space, trial.number)
         data = tabulate(self._observations(study, space), space, study.directions)
-        pending = encode(space.axes, self._pending(study, space, trial.number))
-        chosen = propose(data, pending, taken, space, pool, fixed, rng)
+        pending = space.encode(self._pending(study, space, trial.number))
+        chosen = propose(data, pending, taken, space, pool, pinned, rng)
         if chosen is None and space.cardinality <= ENUMERABLE:
-            chosen = self._untried(space, taken, fixed)
+            chosen = _untried(space, taken, pinned)
         if chosen is None:
-            chosen = {**space.decode(pool.anywhere(1, rng))[0], **fixed}
-        return chosen
+            drawn = pool.anywhere(1, rng)[0]
+            chosen = np.where(np.isnan(pinned), drawn, pinned)
+        full = space.decode(chosen[None, :])[0]
+        return {**full, **_spellable(space, full), **fixed}
 
     def _known_space(self, study: Study) -> KnownSpace:
         return learn_space(study.get_trials(deepcopy=False), self._space)
 
     def _observations(self, study: Study, space: KnownSpace) -> list[Observation]:
         names = study.metric_names or [str(i) for i in range(len(study.directions))]
-        found = []
-        for trial in study.get_trials(deepcopy=False):
-            if trial.state.is_finished():
-                found.append(self._observe(trial, space, names, 1.0))
+        found = [
+            self._observe(trial, space, names, 1.0)
+            for trial in study.get_trials(deepcopy=False)
+            if trial.state.is_finished()
+        ]
         for trial, weight in self._history:
             found.append(self._observe(trial, space, names, min(weight, 0.999)))
         return [one for one in found if one is not None]
@@ -132,8 +137,7 @@ class ParetoSampler(BaseSampler):
     def _observe(
         self, trial: FrozenTrial, space: KnownSpace, names: Sequence[str], weight: float
     ) -> Observation | None:
-        config = space.canonical(trial.params)
-        one = observe(trial, config, len(names), names)
+        one = observe(trial, space.canonical(trial.params), len(names), names)
         return one and replace(one, weight=weight)
 
     def _pending(self, study: Study, space: KnownSpace, number: int) -> list[dict[str, Any]]:
@@ -148,24 +152,46 @@ class ParetoSampler(BaseSampler):
         return [space.canonical(params) for params in full if params]
 
     def _taken(self, study: Study, space: KnownSpace, number: int | None) -> set[Key]:
-        taken = {
-            key(space.canonical(t.params))
+        measured = [
+            t.params
             for t in study.get_trials(deepcopy=False)
             if t.state.is_finished() and t.params and not t.user_attrs.get("lost")
-        }
+        ]
         waiting = study.get_trials(deepcopy=False, states=(TrialState.WAITING,))
         queued = [t.system_attrs.get("fixed_params", {}) for t in waiting]
         pending = self._pending(study, space, -1 if number is None else number)
-        return taken | {key(space.canonical(params)) for params in [*queued, *pending] if params}
-
-    def _untried(
-        self, space: KnownSpace, taken: set[Key], fixed: Mapping[str, Any]
-    ) -> dict[str, Any] | None:
-        for assignment in space.assignments():
-            config = space.canonical({**assignment, **fixed})
-            if key(config) not in taken and space.allowed(config):
-                return {**assignment, **fixed}
-        return None
+        every = [space.canonical(params) for params in [*measured, *queued] if params] + pending
+        return set(keys(space.encode(every)))
 
     def _rng(self, number: int, purpose: str) -> np.random.Generator:
         return np.random.default_rng([self._seed, number, *purpose.encode()])
+
+
+def _one_thread() -> AbstractContextManager[object]:
+    """Matrices of this size lose by threads: 20 ms instead of 0.1 ms each on a busy host."""
+    import scipy.linalg  # noqa: F401  # its own BLAS must be loaded to be limited
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # publishes none
+
+    limits: AbstractContextManager[object] = threadpool_limits(limits=1, user_api="blas")
+    return limits
+
+
+def _untried(space: KnownSpace, taken: set[Key], pinned: Array) -> Array | None:
+    """The first full assignment (axes,) of a finite space that is new and allowed."""
+    for block in space.assignments():
+        full = np.where(np.isnan(pinned), block, pinned)
+        for row, identity in enumerate(keys(space.activate(full))):
+            if identity not in taken and allowed(full[row], space):
+                found: Array = full[row]
+                return found
+    return None
+
+
+def _spellable(space: KnownSpace, full: Mapping[str, Any]) -> dict[str, Any]:
+    """The canonical values of an assignment, as far as the distributions can express them."""
+    config = space.canonical(full)
+    return {
+        one.name: config[one.name]
+        for one in space.axes
+        if one.name in config and not np.isnan(one.encode(config[one.name]))
+    }

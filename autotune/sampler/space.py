@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -12,10 +12,13 @@ import numpy as np
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.trial import FrozenTrial
 
-from autotune.sampler.encoding import Array, Axis, Config, axis
+from autotune.sampler.encoding import Array, Axis, Config, axis, encode
 from autotune.sampler.hint import SpaceHint
 
-Key = tuple[tuple[str, Hashable], ...]
+Key = bytes
+
+BLOCK = 4096  # assignments enumerated at a time
+RECENT = 200  # trials from which conditions are learned
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,44 @@ class KnownSpace:
                 del kept[child]
         return kept
 
+    def encode(self, configs: Sequence[Config]) -> Array:
+        """Codes of canonical configurations, shape (n, axes), NaN where inactive."""
+        return encode(self.axes, configs)
+
+    def activate(self, full: Array) -> Array:
+        """Codes of the canonical configurations of full assignments, both of shape (n, axes)."""
+        if self.hint is None:
+            return self._activate_learned(full)
+        codes = np.full_like(full, np.nan)
+        for row, (assignment, given) in enumerate(zip(self.decode(full), full, strict=True)):
+            config = self.hint.active(assignment)
+            for column, one in enumerate(self.axes):
+                if one.name in config:
+                    value = config[one.name]
+                    same = value is assignment[one.name]
+                    codes[row, column] = given[column] if same else one.encode(value)
+        return codes
+
+    def _activate_learned(self, full: Array) -> Array:
+        codes = full.copy()
+        index = {one.name: column for column, one in enumerate(self.axes)}
+        for child, condition in (self.conditions or {}).items():
+            parent = self.axes[index[condition.parent]]
+            values, where = np.unique(codes[:, index[condition.parent]], return_inverse=True)
+            present = np.array(
+                [
+                    not np.isnan(v) and condition.holds({parent.name: parent.decode(v)})
+                    for v in values
+                ],
+                dtype=bool,
+            )
+            codes[~present[where], index[child]] = np.nan
+        return codes
+
+    def snap(self, full: Array) -> Array:
+        """Full assignments of values that exist."""
+        return np.stack([one.snap(full[:, column]) for column, one in enumerate(self.axes)], axis=1)
+
     def allowed(self, config: Config) -> bool:
         return self.hint is None or self.hint.forbidden(config) is None
 
@@ -72,11 +113,14 @@ class KnownSpace:
     def _counts(self) -> list[float]:
         return [float(one.levels) if one.choices else _count(one) for one in self.axes]
 
-    def assignments(self) -> Iterable[dict[str, Any]]:
-        """Every full assignment of a finite space, in a fixed order."""
-        axes = self.axes
-        for index in np.ndindex(*(int(count) for count in self._counts)):
-            yield {one.name: _value_at(one, i) for one, i in zip(axes, index, strict=True)}
+    def assignments(self) -> Iterator[Array]:
+        """Every full assignment of a finite space, as codes in blocks of shape (n, axes)."""
+        grids = [_grid(one, int(count)) for one, count in zip(self.axes, self._counts, strict=True)]
+        total = int(self.cardinality)
+        for begin in range(0, total, BLOCK):
+            flat = np.arange(begin, min(begin + BLOCK, total))
+            index = np.unravel_index(flat, [len(grid) for grid in grids])
+            yield np.stack([grid[i] for grid, i in zip(grids, index, strict=True)], axis=1)
 
     def decode(self, codes: Array) -> list[dict[str, Any]]:
         """Full assignments from codes of shape (n, axes)."""
@@ -85,9 +129,10 @@ class KnownSpace:
         return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
-def key(config: Config) -> Key:
-    """Equal for equal configurations, whatever the order of their parameters."""
-    return tuple(sorted((name, _token(value)) for name, value in config.items()))
+def keys(codes: Array) -> list[Key]:
+    """One hashable per row of canonical codes, equal for equal configurations."""
+    rounded = np.ascontiguousarray(np.where(np.isnan(codes), -1.0, codes.round(9) + 0.0))
+    return [row.tobytes() for row in rounded]
 
 
 def learn_space(trials: Sequence[FrozenTrial], hint: SpaceHint | None) -> KnownSpace:
@@ -106,6 +151,7 @@ def learn_space(trials: Sequence[FrozenTrial], hint: SpaceHint | None) -> KnownS
 
 def _learn_conditions(trials: Sequence[FrozenTrial], names: Sequence[str]) -> dict[str, Activity]:
     complete = [trial.params for trial in trials if trial.state.is_finished() and trial.params]
+    complete = complete[-RECENT:]
     learned: dict[str, Activity] = {}
     for name in names:
         if 0 < sum(name in params for params in complete) < len(complete):
@@ -172,9 +218,10 @@ def _count(one: Axis) -> float:
     return math.inf if step is None else math.floor((high - low) / step + 1e-9) + 1.0
 
 
-def _value_at(one: Axis, index: int) -> Any:
+def _grid(one: Axis, count: int) -> Array:
+    if one.categorical:
+        return np.arange(count, dtype=float)
     if one.choices:
-        return one.choices[index]
+        return np.arange(count) / max(1, count - 1)
     low, step = one.distribution.low, one.distribution.step  # type: ignore[attr-defined]  # numeric
-    value = low + index * step
-    return value if isinstance(low, int) else float(value)
+    return np.array([one.encode(low + index * step) for index in range(count)])

@@ -46,7 +46,7 @@ class Likelihood:
             factor = np.linalg.cholesky(covariance)
         except np.linalg.LinAlgError:
             return 1e10, np.zeros_like(vector)
-        inverse = _inverse(factor)
+        inverse = inverse_from(factor)
         alpha = inverse @ self.target
         weight = 0.5 * (inverse - np.outer(alpha, alpha))
         value = 0.5 * self.target @ alpha + np.log(np.diag(factor)).sum()
@@ -67,7 +67,8 @@ def _sum(stack: Array, weight: Array) -> Array:
     return total
 
 
-def _inverse(factor: NDArray[np.floating[Any]]) -> Array:
+def inverse_from(factor: NDArray[np.floating[Any]]) -> Array:
+    """The inverse of a symmetric matrix from its lower Cholesky factor."""
     from scipy.linalg.lapack import dpotri
 
     inverse, _ = dpotri(factor, lower=1)
@@ -160,7 +161,7 @@ def fit(
     z, _ = parts(gaps, hyper)
     covariance = combine(z, hyper)[0] * share + CONSTANT
     covariance[np.diag_indices_from(covariance)] += np.exp(hyper.noise) + extra + JITTER
-    inverse = _inverse(np.linalg.cholesky(covariance))
+    inverse = inverse_from(np.linalg.cholesky(covariance))
     return Process(
         codes, categorical, hyper, center, scale, inverse @ target, inverse, weight, extra, target
     )
@@ -181,7 +182,7 @@ def extended(process: Process, codes: Array, gains: Array) -> Process:
     extra = np.concatenate([process.extra, np.zeros(len(codes))])
     covariance[np.diag_indices_from(covariance)] += np.exp(process.hyper.noise) + extra + JITTER
     target = np.concatenate([process.target, (gains - process.center) / process.scale])
-    inverse = _inverse(np.linalg.cholesky(covariance))
+    inverse = inverse_from(np.linalg.cholesky(covariance))
     return replace(
         process,
         codes=every,
