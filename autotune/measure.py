@@ -21,7 +21,7 @@ from autotune.single import Single, measure_single, warm_up
 from autotune.stream import Request
 from autotune.timeline import Timeline
 
-__all__ = ["Target", "measure"]
+__all__ = ["Target", "client_ceiling", "measure"]
 
 
 async def measure(
@@ -77,7 +77,8 @@ async def _peak_phase(
         session.warn("peak cut to one wave: no peak figure could bring it to the front")
     peak = await measure_peak(session, concurrency, rough=rough)
     _check_texts(single.texts, peak.texts)
-    return replace(peak, figures=peak.figures | await _ceiling(session, peak))
+    ceiling = await client_ceiling(session, concurrency, peak.estimate.value)
+    return replace(peak, figures=peak.figures | ceiling)
 
 
 async def check_answers(session: Session, reference: Sequence[str]) -> tuple[str, ...]:
@@ -147,12 +148,15 @@ def _measurement(
     )
 
 
-async def _ceiling(session: Session, peak: Peak) -> dict[str, float]:
-    """The client's own limit; a simulated server's seconds say nothing about it."""
+async def client_ceiling(session: Session, concurrency: int, tok_s: float) -> dict[str, float]:
+    """The client's own limit; warns if the figure is near it.
+
+    A simulated server's seconds say nothing about the client's, so there it is left out.
+    """
     if not isinstance(session.clock, WallClock):
         return {}
     from autotune.calibrate import ceiling_warning, client_calibration
 
-    calibration = await client_calibration(session.workload.peak_concurrency)
-    session.warn(ceiling_warning(calibration, peak.estimate.value))
+    calibration = await client_calibration(concurrency)
+    session.warn(ceiling_warning(calibration, tok_s))
     return {"client_ceiling_tok_s": calibration.ceiling_tok_s}

@@ -1,0 +1,171 @@
+"""Measure a server that already runs, at several concurrencies: `autotune measure URL`."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from autotune.clock import WallClock
+from autotune.engines.base import Engine
+from autotune.engines.registry import engine_named
+from autotune.errors import AutotuneError, InputError, TrialFailed
+from autotune.experiment import MeasureSettings, Workload
+from autotune.measure import Target, client_ceiling
+from autotune.peak import measure_peak
+from autotune.session import Session, open_session
+from autotune.single import measure_single, warm_up
+from autotune.timeline import Timeline
+
+Report = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class RunningServer:
+    """What can be found out about a URL."""
+
+    model: str
+    model_path: str | None  # what it loaded, where it says so
+    engine: Engine | None
+
+
+def measure_url(
+    url: str,
+    concurrencies: Sequence[int],
+    *,
+    model: str | None = None,
+    input_tokens: int = 1024,
+    output_tokens: int = 256,
+    headers: Mapping[str, str] | None = None,
+    limit_seconds: float | None = None,
+) -> Report:
+    """Measure the server at `url` at each concurrency; the report is plain JSON data.
+
+    Raises:
+        InputError: nothing answers there, or it serves no such model.
+        AutotuneError: it could not be measured.
+    """
+    workload = Workload(
+        input_tokens=input_tokens, output_tokens=output_tokens, peak_concurrency=max(concurrencies)
+    )
+    settings = (
+        MeasureSettings() if limit_seconds is None else MeasureSettings(limit_seconds=limit_seconds)
+    )
+    return asyncio.run(
+        _measure(
+            url.rstrip("/").removesuffix("/v1"),
+            concurrencies,
+            model,
+            workload,
+            settings,
+            headers or {},
+        )
+    )
+
+
+async def _measure(
+    url: str,
+    concurrencies: Sequence[int],
+    model: str | None,
+    workload: Workload,
+    settings: MeasureSettings,
+    headers: Mapping[str, str],
+) -> Report:
+    async with httpx.AsyncClient(base_url=url, headers=dict(headers), timeout=60) as http:
+        server = await look_at(http, model)
+        target = Target(url, server.model, WallClock(), server.engine, http, headers=headers)
+        with tempfile.TemporaryDirectory(prefix="autotune-") as folder:
+            try:
+                session = await open_session(target, workload, settings, Timeline(0), Path(folder))
+                with closing(session.journal):
+                    levels = [await _level(session, level) for level in concurrencies]
+            except TrialFailed as error:
+                raise AutotuneError(f"{url}: {error.failure.cause}") from error
+    return {
+        "url": url,
+        "model": server.model,
+        "engine": server.engine.name if server.engine else None,
+        "input_tokens": workload.input_tokens,
+        "output_tokens": workload.output_tokens,
+        "exact_lengths": session.prompts.exact,
+        "levels": levels,
+        "warnings": session.warnings,
+    }
+
+
+async def look_at(http: httpx.AsyncClient, model: str | None) -> RunningServer:
+    """The served model and the engine behind a URL. Raises InputError."""
+    url = str(http.base_url)
+    try:
+        response = await http.get("/v1/models")
+        models = {entry["id"]: entry for entry in response.json()["data"]}
+    except httpx.HTTPError as problem:
+        raise InputError(f"nothing answers: {problem}", file=url) from problem
+    except (ValueError, LookupError, TypeError) as problem:
+        raise InputError(f"/v1/models is not an OpenAI server's: {problem}", file=url) from problem
+    if not models:
+        raise InputError("it serves no model", file=url)
+    if model is not None and model not in models:
+        raise InputError(f"serves {', '.join(models)}, not {model}", file=url)
+    name = model or next(iter(models))
+    return RunningServer(name, models[name].get("root"), await _engine_behind(http))
+
+
+async def _engine_behind(http: httpx.AsyncClient) -> Engine | None:
+    """The adapter of whatever answers: each engine has an endpoint of its own."""
+    for path, name in (("/server_info", "sglang"), ("/version", "vllm")):
+        try:
+            if (await http.get(path)).status_code == 200:
+                return engine_named(name)
+        except httpx.HTTPError:
+            continue
+    return None
+
+
+async def _level(session: Session, concurrency: int) -> Report:
+    """One concurrency: 1 is the single-stream phase, more the peak phase."""
+    if concurrency == 1:
+        cold = await warm_up(session)
+        single = await measure_single(session)
+        estimate, figures = single.estimate, cold | single.figures
+    else:
+        if session.runs == 0:
+            await warm_up(session)
+        peak = await measure_peak(session, concurrency)
+        ceiling = await client_ceiling(session, concurrency, peak.estimate.value)
+        estimate, figures = peak.estimate, peak.figures | ceiling
+    return {
+        "concurrency": concurrency,
+        "tok_s": estimate.value,
+        "half_width": estimate.half_width,
+        "figures": figures,
+    }
+
+
+def report_text(report: Report) -> str:
+    """The report as a table for people."""
+    lines = [
+        f"{report['url']}: {report['model']} ({report['engine'] or 'unknown engine'}), "
+        f"{report['input_tokens']} tokens in, {report['output_tokens']} out",
+        "concurrency      tok/s       +-  TTFT p50  TPOT p50   E2E p50",
+    ]
+    for level in report["levels"]:
+        prefix = "single_" if level["concurrency"] == 1 else ""
+        cells = [
+            _milliseconds(level["figures"].get(f"{prefix}p50_{name}_ms"))
+            for name in ("ttft", "tpot", "e2e")
+        ]
+        rate = f"{level['tok_s']:>10.1f} {level['half_width']:>8.1f}"
+        lines.append(f"{level['concurrency']:>11} {rate} {' '.join(cells)}")
+    lines += [f"warning: {warning}" for warning in report["warnings"]]
+    return "\n".join(lines)
+
+
+def _milliseconds(value: float | None) -> str:
+    return f"{'-':>9}" if value is None else f"{value:>7.1f}ms"

