@@ -156,7 +156,7 @@ async def _open_slots(
 ) -> tuple[Slot, ...]:
     experiment = opened.experiment
     gpus = _local_gpus(host) if options.address is None else None
-    await asyncio.to_thread(start_ray, options.address, gpus)
+    start_ray(options.address, gpus)
     commands = {
         str(name): tuple(expand(word) for word in section.command)
         for name, section in experiment.engines.items()

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ray.exceptions import RayActorError, RayError
+from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from autotune.budget import failing_in_a_row, reason_to_stop, searched
 from autotune.errors import MachineNotClean
@@ -154,8 +154,11 @@ class Conductor:
     async def _finish(self, running: Running) -> None:
         try:
             result = running.task.result()
+        except RayTaskError as error:  # a fault of autotune's own: the slot lives on
+            self._keep_traceback(running, str(error))
+            result = TrialResult(self._lost(running, f"internal error: {_last_line(error)}"))
         except RayError as error:
-            result = TrialResult(self._lost(running, str(error).splitlines()[0]))
+            result = TrialResult(self._lost(running, _last_line(error)))
             await self._replace_slot(running.slot)
         if result.folder is not None:
             unpack_folder(result.folder, self.run.trial(running.asked.number))
@@ -164,6 +167,9 @@ class Conductor:
         if result.not_clean is not None:
             self.stop("the machine is not clean")
             raise MachineNotClean(result.not_clean)
+
+    def _keep_traceback(self, running: Running, text: str) -> None:
+        (self.run.create_trial(running.asked.number) / "error.txt").write_text(text + "\n")
 
     def _record(self, outcome: Outcome, running: Running) -> None:
         outcome = outcome.model_copy(update={"machine": running.slot.facts.fingerprint.digest})
@@ -257,6 +263,11 @@ async def _result_of(slot: Slot, plan: TrialPlan) -> TrialResult:
     """A Ray reference is awaitable but no coroutine; a task needs one."""
     result: TrialResult = await slot.actor.run.remote(plan)
     return result
+
+
+def _last_line(error: Exception) -> str:
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return lines[-1].strip() if lines else type(error).__name__
 
 
 def _spread_out(front: tuple[Point, ...], most: int) -> list[Point]:
