@@ -18,6 +18,7 @@ from autotune.peak import Peak, cannot_reach, measure_peak
 from autotune.records import PEAK, SINGLE, Failure, FailureKind, Measurement, Phase
 from autotune.session import Session, Target, check_faults, open_session
 from autotune.single import Single, measure_single, warm_up
+from autotune.statistics import of_configuration
 from autotune.stream import Request
 from autotune.timeline import Timeline
 
@@ -36,6 +37,9 @@ async def measure(
     folder: Path,
 ) -> Measurement:
     """Measure one server; writes `requests.jsonl` into `folder`.
+
+    `spread` of the result is the half-width of the 95 % interval of what this *configuration*
+    gives: that of the measurement, widened by what launches of one command differ by.
 
     `reference_answers` are the baseline's answers to the fixed questions, `front` the
     (single-stream, peak) pairs in tokens/s measured so far: where they prove that no peak
@@ -134,10 +138,10 @@ def _measurement(
     answers: tuple[str, ...],
     extra: Mapping[str, float],
 ) -> Measurement:
-    estimates = {SINGLE: single.estimate}
+    estimates = {SINGLE: of_configuration(single.estimate)}
     figures = {**extra, **single.figures}
     if peak is not None:
-        estimates[PEAK] = peak.estimate
+        estimates[PEAK] = of_configuration(peak.estimate)
         figures |= peak.figures
     return Measurement(
         values={name: estimate.value for name, estimate in estimates.items()},
