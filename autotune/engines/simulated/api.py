@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import random
 import time
 import zlib
 from collections.abc import Awaitable, Callable
@@ -20,6 +19,9 @@ from autotune.engines.simulated.text import count_tokens
 Handler = Callable[[Connection, HttpRequest], Awaitable[None]]
 
 
+FRESH_SECONDS = 2.0
+
+
 class Api:
     """Routes requests; knows which generations are in flight."""
 
@@ -28,7 +30,6 @@ class Api:
         self.generations: set[Generation] = set()
         self.connections: set[Connection] = set()
         self._posts = 0
-        self._chance = random.Random(0)
         sglang = sim.args.engine == "sglang"
         self._routes: dict[str, Handler] = {
             "/health": self._health,
@@ -63,7 +64,7 @@ class Api:
             self._posts += 1
             slow = self.sim.faults.get("slow_first_post")
             if slow is not None and self._posts == 1:
-                await self._virtual_wait(slow.number)
+                await self.sim.clock.advance(slow.number)
         handler = self._routes.get(request.path)
         try:
             if handler is None:
@@ -86,12 +87,6 @@ class Api:
             f'{request.peer} - "{request.method} {request.path} HTTP/1.1" '
             f"{connection.status} {reason}"
         )
-
-    async def _virtual_wait(self, seconds: float) -> None:
-        """Wait that long on the virtual clock, which an idle server lets run."""
-        until = self.sim.clock.now + seconds
-        while self.sim.clock.now < until:
-            await asyncio.sleep(min(0.05, max(0.001, seconds / self.sim.clock.speed / 4)))
 
     def _error(self, status: int, message: str) -> dict[str, Any]:
         kind = {404: "NotFoundError", 500: "InternalServerError"}.get(status, "BadRequestError")
@@ -213,6 +208,14 @@ class Api:
         return digest % 10_000 < share * 10_000
 
     # -- what the scheduler calls ------------------------------
+    def expects_more(self) -> bool:
+        """Whether a client has just opened connections that it has not used yet."""
+        now = time.monotonic()
+        return any(
+            not connection.has_asked and now - connection.opened_at < FRESH_SECONDS
+            for connection in self.connections
+        )
+
     def clogged(self) -> asyncio.Future[None] | None:
         """Something to wait for when a client does not keep up; None if all do."""
         slow = [g.connection for g in self.generations if g.connection.clogged]

@@ -33,7 +33,7 @@ class SimulatedClock:
         return self._file.now
 
     def stamp(self, event: Mapping[str, Any]) -> float:
-        self._file.touch()
+        self._file.take()
         stamp = event.get("sim_time")
         return float(stamp) if stamp is not None else self._file.now
 

@@ -2,7 +2,8 @@
 
 Five 8-byte words, mapped by both sides: the server's time (s), the speed (virtual seconds a real
 second), the moment the client sleeps until (infinity if it does not), a counter that the client
-moves whenever it looks at the clock, and spare. Aligned words are written whole, so no lock.
+moves whenever it looks at the clock, and the number of events it has taken. Aligned words are
+written whole, so no lock.
 """
 
 from __future__ import annotations
@@ -65,6 +66,15 @@ class ClockFile:
     def touches(self) -> int:
         """Moves while the client works."""
         return int(_COUNT.unpack_from(self._words, 24)[0])
+
+    @property
+    def taken(self) -> int:
+        """Events that the client has taken in."""
+        return int(_COUNT.unpack_from(self._words, 32)[0])
+
+    def take(self) -> None:
+        """The client has taken one more event."""
+        _COUNT.pack_into(self._words, 32, self.taken + 1)
 
     def touch(self) -> None:
         """The client is awake."""

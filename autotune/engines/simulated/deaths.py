@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import NoReturn
 
 from autotune.engines.simulated.logs import traceback_text
@@ -33,6 +33,7 @@ class Undertaker:
         self.serving = False
         self.fail_streams: Callable[[str], None] = lambda message: None
         self._ending = False
+        self._last_acts: list[asyncio.Future[NoReturn]] = []
 
     def watch(self) -> None:
         """Notice ranks that die or cry for help."""
@@ -109,6 +110,9 @@ class Undertaker:
         self.sim.tree.kill()
         leave(0)
 
+    def _begin(self, act: Coroutine[None, None, NoReturn]) -> None:
+        self._last_acts.append(asyncio.ensure_future(act))
+
     # -- signals and children ------------------------------
     def _sigquit(self) -> None:
         log = self.sim.sglang
@@ -138,7 +142,7 @@ class Undertaker:
             return
         if self.sim.args.engine == "vllm":
             if pid == self.sim.tree.core_pid:
-                asyncio.ensure_future(self._engine_dead("RuntimeError: EngineCore died."))
+                self._begin(self._engine_dead("RuntimeError: EngineCore died."))
             return
         ranks = {rank.pid: index for index, rank in enumerate(self.sim.tree.ranks)}
         if pid not in ranks:
@@ -171,20 +175,20 @@ class Undertaker:
             f"{message}, shutting down executor.", "multiproc_executor.py:315", "ERROR"
         )
         if self.serving:
-            asyncio.ensure_future(self._engine_dead("RuntimeError: Executor failed."))
+            self._begin(self._engine_dead("RuntimeError: Executor failed."))
         else:
             failure = PredictedFailure("crashed", "load", "RuntimeError: Executor failed.")
-            asyncio.ensure_future(self.die(failure))
+            self._begin(self.die(failure))
 
     # -- the regular end ------------------------------
-    async def stop(self, wait_idle: Callable[[], bool]) -> NoReturn:
+    async def stop(self, is_idle: Callable[[], bool]) -> None:
         """SIGTERM: SGLang finishes what runs, vLLM aborts it; both end with status 0."""
         if self._ending:
-            return await asyncio.sleep(3600)  # type: ignore[return-value]
+            return
         self._ending = True
         if self.sim.args.engine == "sglang":
             self.sim.sglang.main("Gracefully exiting... Remaining number of requests 0.")
-            while not wait_idle():
+            while not is_idle():
                 await asyncio.sleep(0.01)
         else:
             log = self.sim.vllm

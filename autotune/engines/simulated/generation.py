@@ -152,6 +152,7 @@ class Generation:
 
     # -- formats ------------------------------
     def _send_chunk(self, words: str, done: bool) -> None:
+        self.sim.clock.sent_event()
         reason = self.sequence.finish_reason if done else None
         usage = f',"usage":{self._usage()}' if self._usage_always else ""
         if self.style is Style.CHAT:
@@ -182,6 +183,7 @@ class Generation:
 
     def _send_whole(self) -> None:
         words, now = self._answer.words(0, self._sent), self.sim.clock.now
+        self.sim.clock.sent_event()
         reason = self.sequence.finish_reason
         if self.style is Style.GENERATE:
             text = f'{{"text":"{words}","meta_info":{self._meta(reason)},"sim_time":{now:.6f}}}'

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
@@ -45,8 +46,12 @@ class HttpRequest:
 class Connection(asyncio.Protocol):
     """One client connection; requests are answered in turn."""
 
-    def __init__(self, handle: Callable[[Connection, HttpRequest], Awaitable[None]]) -> None:
-        self._handle = handle
+    def __init__(
+        self,
+        handle: Callable[[Connection, HttpRequest], Awaitable[None]],
+        open_connections: set[Connection],
+    ) -> None:
+        self._handle, self._open = handle, open_connections
         self._buffer = b""
         self._task: asyncio.Task[None] | None = None
         self._writable = asyncio.Event()
@@ -55,9 +60,12 @@ class Connection(asyncio.Protocol):
         self.closed = False
         self.status = 0
         self.peer = "?"
+        self.opened_at = time.monotonic()
+        self.has_asked = False
 
     # -- what the event loop calls ------------------------------
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._open.add(self)
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
         transport.set_write_buffer_limits(high=HIGH_WATER_BYTES)
@@ -75,6 +83,7 @@ class Connection(asyncio.Protocol):
         self._writable.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._open.discard(self)
         self.closed = True
         self._writable.set()
         if self.on_close is not None:
@@ -101,6 +110,7 @@ class Connection(asyncio.Protocol):
         if len(rest) < length:
             return
         self._buffer = rest[length:]
+        self.has_asked = True
         method, target, _ = (lines[0] + "  ").split(" ", 2)
         path, _, query = target.partition("?")
         request = HttpRequest(method, path, query, rest[:length], self.peer)

@@ -10,7 +10,6 @@ import socket
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from autotune.engines.simulated import (
@@ -77,7 +76,7 @@ def run(engine: str, argv: Sequence[str], *, preflight: bool = False) -> int:
     if "exit0" in faults or "exit1" in faults:
         time.sleep(1.0)
         return 0 if "exit0" in faults else 1
-    sim = _assemble(args, env, host, faults)
+    sim = _assemble(args, argv, env, host, faults)
     return _serve(sim)
 
 
@@ -95,7 +94,9 @@ def _argument_traceback(engine: str, line: str) -> str:
     return traceback_text(frames, line)
 
 
-def _assemble(args: Arguments, env: Mapping[str, str], host: Host, faults: Faults) -> Simulation:
+def _assemble(
+    args: Arguments, argv: Sequence[str], env: Mapping[str, str], host: Host, faults: Faults
+) -> Simulation:
     model = model_named(args.model_path)
     trial_dir = env.get("AUTOTUNE_SIM_CLOCK_DIR")
     speed = float(env.get("AUTOTUNE_SIM_SPEED") or DEFAULT_SPEED)
@@ -115,7 +116,7 @@ def _assemble(args: Arguments, env: Mapping[str, str], host: Host, faults: Fault
         env=env,
         host=host,
         model=model,
-        settings=_really(args, faults),
+        settings=_really(args, argv, env, host, faults),
         clock=clock,
         log=log,
         faults=faults,
@@ -126,13 +127,27 @@ def _assemble(args: Arguments, env: Mapping[str, str], host: Host, faults: Fault
     )
 
 
-def _really(args: Arguments, faults: Faults) -> Settings:
-    """What really runs: the resolved settings, but for one that is recorded and ignored."""
+def _really(
+    args: Arguments, argv: Sequence[str], env: Mapping[str, str], host: Host, faults: Faults
+) -> Settings:
+    """What really runs: the resolved settings, but for a flag that is recorded and ignored."""
     ignored = faults.get("ignored_flag")
-    if ignored is None or not ignored.argument:
+    if ignored is None:
         return args.settings
-    default = getattr(Settings(), ignored.argument, None)
-    return replace(args.settings, **{ignored.argument: default})
+    return _PARSERS[args.engine](_without_flag(argv, ignored.argument), env, host).settings
+
+
+def _without_flag(argv: Sequence[str], name: str) -> list[str]:
+    """`argv` without the flag called `name` (dashes or underscores) and its values."""
+    kept, dropping = list[str](), False
+    for word in argv:
+        if word.startswith("-"):
+            dropping = word.lstrip("-").partition("=")[0].replace("_", "-") == name.replace(
+                "_", "-"
+            )
+        if not dropping:
+            kept.append(word)
+    return kept
 
 
 def _memory(
@@ -168,6 +183,7 @@ class _Server:
         self.scheduler.before_step = self._before_step
         self.api = Api(sim, self.scheduler)
         self.scheduler.drain = self.api.clogged
+        sim.clock.expects_more = self.api.expects_more
         self.undertaker.fail_streams = self._fail_streams
         self._tasks: list[asyncio.Future[None]] = []
 
@@ -235,7 +251,9 @@ class _Server:
             startup_vllm.opened(sim)
         sim.log.http(f"Started server process [{os.getpid()}]")
         sim.log.http("Waiting for application startup.")
-        await loop.create_server(lambda: Connection(self.api.handle), sock=bound, backlog=1024)
+        await loop.create_server(
+            lambda: Connection(self.api.handle, self.api.connections), sock=bound, backlog=1024
+        )
         sim.log.http("Application startup complete.")
         if not self.is_vllm:
             address = f"http://{sim.args.host}:{sim.args.port}"

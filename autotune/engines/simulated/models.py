@@ -149,7 +149,7 @@ QWEN3_8B = Model(
     context=32_768,
     heads=32,
     kernel_us=45.0,
-    draft=Draft(1.78e9, 16, 16 * 2 * 8 * 128 * 2, _CODING, _CODING, host_ms=0.21),
+    draft=Draft(1.78e9, 16, 16 * 2 * 8 * 128 * 2, _CODING, _CODING, host_ms=0.197),
     shards=5,
 )
 

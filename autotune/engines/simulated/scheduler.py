@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 from autotune.engines.simulated import physics
 from autotune.engines.simulated.hosts import Host
+from autotune.engines.simulated.memory import kv_capacity
 from autotune.engines.simulated.models import Model
 from autotune.engines.simulated.noise import AcceptSampler, Noise
 from autotune.engines.simulated.requests import Sequence
@@ -76,7 +77,7 @@ class Scheduler:
     ) -> None:
         self.host, self.model, self.settings = host, model, settings
         self.clock, self.noise, self.watcher = clock, noise, watcher
-        self.kv_tokens = physics.kv_capacity(host, model, settings)
+        self.kv_tokens = kv_capacity(host, model, settings)
         self.max_running = physics.effective_max_running(model, settings, self.kv_tokens)
         self.waiting: deque[Sequence] = deque()
         self.prefilling: list[Sequence] = []
@@ -89,6 +90,7 @@ class Scheduler:
         self._curve = physics.accept_curve(model, settings)
         self._cycle_cache: dict[tuple[int, int], float] = {}
         self._prefixes: OrderedDict[int, None] = OrderedDict()
+        self._replacements = 0  # requests that finished ones made room for and that did not come
         self._ended = 0  # requests that ended in this step
 
     # -- what the HTTP side calls ------------------------------
@@ -99,6 +101,7 @@ class Scheduler:
         if len(self._curve) > 1:
             sequence.accept = AcceptSampler(self._curve, accept, sequence.text_hash)
         self.waiting.append(sequence)
+        self._replacements -= 1
         self.arrived.set()
 
     def abort(self, sequence: Sequence) -> None:
@@ -143,7 +146,7 @@ class Scheduler:
         self.clock.busy = False
         self.arrived.clear()
         await self.arrived.wait()
-        self.clock.busy = True
+        self.clock.begin_busy()
         await self.clock.settle(self.arrived)
 
     async def _after_step(self, first_tokens: bool) -> None:
@@ -153,8 +156,9 @@ class Scheduler:
             await pending
         if self._ended:
             self.clock.last_activity = _monotonic()
-            room = self._ended if self.running or self.waiting or self.prefilling else 0
-            await self.clock.turn(self.arrived, room)
+            if self.load:
+                self._replacements = self._ended
+                await self.clock.turn(self.arrived, lambda: self._replacements)
         elif first_tokens:
             await asyncio.sleep(0)
 

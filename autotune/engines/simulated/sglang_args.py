@@ -191,12 +191,14 @@ _CHOICES: dict[str, Sequence[str]] = {
 }
 _TEXT = """
 model-path=model tokenizer-path host served-model-name revision quantization
-model-loader-extra-config json-model-override-args speculative-draft-model-path=speculative-draft-model
+model-loader-extra-config json-model-override-args
+speculative-draft-model-path=speculative-draft-model
 speculative-draft-model-revision speculative-draft-load-format speculative-draft-model-quantization
 speculative-draft-attention-backend speculative-draft-kv-cache-dtype speculative-token-map
 speculative-adaptive-config mm-attention-backend cuda-graph-config chat-template reasoning-parser
-tool-call-parser log-level log-level-http crash-dump-folder download-dir dist-init-addr=nccl-init-addr
-api-key tokenizer-mode device warmups weight-cache-mode speculative-moe-a2a-backend
+tool-call-parser log-level log-level-http crash-dump-folder download-dir
+dist-init-addr=nccl-init-addr api-key tokenizer-mode device warmups weight-cache-mode
+speculative-moe-a2a-backend
 """
 _NUMBERS = """
 port tp-size=tensor-parallel-size=tp pp-size=pipeline-parallel-size dp-size=data-parallel-size

@@ -10,6 +10,7 @@ from autotune.engines.simulated.logs import bar, shard_bar
 from autotune.engines.simulated.memory import Budget, budget, kv_capacity, out_of_memory
 from autotune.engines.simulated.simulation import Simulation, StartupFailed
 from autotune.engines.simulated.strikes import check, failure_in
+from autotune.engines.simulated.support import PredictedFailure
 
 IMPORT_SECONDS, SPAWN_SECONDS = 12.0, 23.0
 _HANG_SECONDS = 3600.0
@@ -50,9 +51,9 @@ async def _init(sim: Simulation, plan: Budget) -> None:
         raise StartupFailed(_unbalanced(sim, others))
 
 
-def _unbalanced(sim: Simulation, others: int) -> physics.PredictedFailure:
+def _unbalanced(sim: Simulation, others: int) -> PredictedFailure:
     free = sim.host.memory_bytes - others
-    return physics.PredictedFailure(
+    return PredictedFailure(
         "out_of_memory",
         "load",
         "RuntimeError: The memory capacity is unbalanced. Some GPUs may be occupied by other "

@@ -58,6 +58,7 @@ async def start(sim: Simulation) -> None:
 def _config(sim: Simulation) -> str:
     resolved, settings = sim.args.resolved, sim.settings
     speculative = resolved["speculative_config"]
+    compiled = "VLLM_COMPILE" if settings.compiled else "NONE"
     mode = "FULL_AND_PIECEWISE" if settings.graph_max_bs else "NONE"
     return (
         f"model='{sim.args.model_path}', speculative_config={speculative}, "
@@ -71,7 +72,7 @@ def _config(sim: Simulation) -> str:
         f"kv_cache_dtype={resolved['kv_cache_dtype'] or 'auto'}, device_config=cuda, "
         f"seed={resolved['seed'] or 0}, served_model_name={sim.args.served_name}, "
         f"enable_prefix_caching={settings.prefix_cache}, enable_chunked_prefill=True, "
-        f"compilation_config={{'mode': <CompilationMode.{'VLLM_COMPILE' if settings.compiled else 'NONE'}"
+        f"compilation_config={{'mode': <CompilationMode.{compiled}"
         f": 3>, 'cudagraph_mode': <CUDAGraphMode.{mode}: (2, 1)>, "
         f"'max_cudagraph_capture_size': {settings.graph_max_bs}}}"
     )

@@ -25,7 +25,17 @@ class PredictedFailure:
 _NO_IMAGE = (
     "torch.AcceleratorError: CUDA error: no kernel image is available for execution on the device"
 )
-_TRTLLM = "RuntimeError: Error in function 'TllmGenFmhaRunner' at fmhaRunner.cuh:37: Unsupported architecture"
+_NOT_ON_SM120 = (
+    "deep_gemm",
+    "cutlass",
+    "flashinfer_trtllm",
+    "flashinfer_cutedsl",
+    "flashinfer_mxfp4",
+)
+_TRTLLM = (
+    "RuntimeError: Error in function 'TllmGenFmhaRunner' at fmhaRunner.cuh:37: "
+    "Unsupported architecture"
+)
 
 
 def kernel_failure(host: Host, model: Model, settings: Settings) -> PredictedFailure | None:
@@ -69,12 +79,10 @@ def _sglang_attention(host: Host, model: Model, settings: Settings) -> Predicted
 
 
 def _sglang_other(host: Host, model: Model, settings: Settings) -> PredictedFailure | None:
-    hopper_only = settings.moe in ("deep_gemm", "cutlass") and host.arch == "sm120"
-    data_center = settings.moe in ("flashinfer_trtllm", "flashinfer_cutedsl", "flashinfer_mxfp4")
-    if model.experts and model.quantization != "int4" and host.arch == "sm120":
-        # An INT4 checkpoint binds to Marlin whatever is asked, so nothing breaks there.
-        if hopper_only or data_center:
-            return PredictedFailure("unsupported", "load", _NO_IMAGE)
+    # An INT4 checkpoint binds to Marlin whatever is asked, so nothing breaks there.
+    asks_kernels = model.experts and model.quantization != "int4" and host.arch == "sm120"
+    if asks_kernels and settings.moe in _NOT_ON_SM120:
+        return PredictedFailure("unsupported", "load", _NO_IMAGE)
     if settings.collective.pcie_ipc and settings.expandable_segments and settings.graph_max_bs:
         line = "torch.AcceleratorError: CUDA error: invalid argument (cudaIpcGetMemHandle)"
         return PredictedFailure("crashed", "capture", line)

@@ -126,17 +126,17 @@ _ANSWERS = (
     ),
     (re.compile(r"colou?r.*sky|sky.*colou?r", re.I), "The sky is blue on a clear day."),
 )
-_SUM = re.compile(r"(\d+)\s*(\+|plus|-|minus|\*|×|x|times)\s*(\d+)", re.I)
+_SUM = re.compile(r"(\d+)\s*(\+|plus|-|minus|\*|x|times)\s*(\d+)", re.I)
 
 
 def _pool() -> list[str]:
     random_ = random.Random(2024)
     words: list[str] = []
     while len(words) < POOL_TOKENS:
+        pick = random_.choice
         sentence = (
-            f"{random_.choice(_SUBJECTS)} {random_.choice(_VERBS)} the {random_.choice(_ADJECTIVES)} "
-            f"{random_.choice(_NOUNS)} and {random_.choice(_VERBS)} a {random_.choice(_ADJECTIVES)} "
-            f"{random_.choice(_NOUNS)} {random_.choice(_TAILS)}."
+            f"{pick(_SUBJECTS)} {pick(_VERBS)} the {pick(_ADJECTIVES)} {pick(_NOUNS)} "
+            f"and {pick(_VERBS)} a {pick(_ADJECTIVES)} {pick(_NOUNS)} {pick(_TAILS)}."
         )
         words += [f" {word}" for word in sentence.split()]
     return words[:POOL_TOKENS]

@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from autotune.engines.simulated.clock_file import NAME, ClockFile
 
 SLICE_SECONDS = 0.01  # longest real wait between two updates of the published time
-HOLD_SECONDS = 0.25  # real time after the last request during which an idle clock stands
-GRACE_SECONDS = 0.03  # real time a client gets to react
-PATIENCE_SECONDS = 1.0  # longest real wait for a client that is busy
+HOLD_SECONDS = 1.0  # real time after a client's last move during which an idle clock stands
+GRACE_SECONDS = 0.04  # real time a client gets to react
+PATIENCE_SECONDS = 1.0  # longest real wait for a client that has events left to take
 BEHIND_SECONDS = 0.05  # further behind than this, real time is given up rather than caught up
 
 
@@ -29,8 +30,10 @@ class Timekeeper:
         self.speed = speed
         self.busy = True  # somebody advances it: loading, or requests in flight
         self.last_activity = -math.inf
+        self.expects_more: Callable[[], bool] = lambda: False
         self._due = time.monotonic()
         self._grace = GRACE_SECONDS
+        self._sent = self._taken_before = 0
         if self._file:
             self._file.speed = speed
 
@@ -66,34 +69,62 @@ class Timekeeper:
             await asyncio.sleep(self._due - now)
 
     # -- the client's turn ------------------------------
+    def begin_busy(self) -> None:
+        """Requests came to an idle server: nothing of what was sent before is awaited any more."""
+        self.busy = True
+        self._sent, self._taken_before = 0, self._taken
+
+    def sent_event(self) -> None:
+        """An event with text was written to a client."""
+        self._sent += 1
+
+    @property
+    def _taken(self) -> int:
+        return self._file.taken if self._file else 0
+
+    def _signs(self) -> int:
+        """Moves whenever the client does anything."""
+        return self.touches + self._taken
+
+    @property
+    def _backlog(self) -> bool:
+        """Whether a client that takes events has not taken all of them yet."""
+        taken = self._taken - self._taken_before
+        return 0 < taken < self._sent
+
     async def settle(self, arrived: asyncio.Event) -> None:
-        """Wait until a burst of requests has come in: 2 ms without an arrival or a look."""
-        limit = time.monotonic() + PATIENCE_SECONDS
-        while time.monotonic() < limit:
+        """Wait until a burst of requests has come in: 2 ms without an arrival or a look.
+
+        While connections stand open that have not asked anything yet, more is expected.
+        """
+        start = quiet_since = time.monotonic()
+        before = self._signs()
+        while time.monotonic() - start < PATIENCE_SECONDS:
             arrived.clear()
-            before = self.touches
             await _wait(arrived, 0.002)
-            if not arrived.is_set() and self.touches == before:
+            signs, now = self._signs(), time.monotonic()
+            if arrived.is_set() or signs != before:
+                before, quiet_since = signs, now
+            elif now - quiet_since >= (GRACE_SECONDS if self.expects_more() else 0.0015):
                 return
 
-    async def turn(self, arrived: asyncio.Event, expected: int) -> int:
-        """Wait for the requests that finished ones make room for; returns how many came.
+    async def turn(self, arrived: asyncio.Event, missing: Callable[[], int]) -> None:
+        """Wait for the requests that finished ones make room for, until none is `missing`.
 
-        A client that does not answer twice in a row is at the end of its load: it is given
-        little time until it asks again.
+        A client that has taken every event and sends nothing twice in a row is at the end of
+        its load: it is given little time until it asks again.
         """
-        came, start = 0, time.monotonic()
-        deadline, before = start + self._grace, self.touches
-        while came < expected and (now := time.monotonic()) < deadline:
+        wanted = missing()
+        deadline, before = time.monotonic() + self._grace, self._signs()
+        while missing() > 0 and time.monotonic() < deadline:
             arrived.clear()
-            await _wait(arrived, min(0.003, deadline - now))
-            if arrived.is_set():
-                came += 1
-            if arrived.is_set() or self.touches != before:
-                before = self.touches
-                deadline = min(time.monotonic() + self._grace, start + PATIENCE_SECONDS)
+            await _wait(arrived, 0.002)
+            signs = self._signs()
+            if arrived.is_set() or signs != before:
+                patience = PATIENCE_SECONDS if self._backlog else self._grace
+                deadline, before = time.monotonic() + patience, signs
+        came = wanted == 0 or missing() < wanted
         self._grace = GRACE_SECONDS if came else max(0.002, self._grace / 4)
-        return came
 
     async def hold_for_sleeper(self, arrived: asyncio.Event, until: float) -> None:
         """Stop at every moment before `until` that a client sleeps until; let it act."""
@@ -108,15 +139,16 @@ class Timekeeper:
 
     async def tick_when_idle(self) -> None:
         """Let time pass at full speed while nobody is served; runs as a task."""
-        last = time.monotonic()
+        last, seen = time.monotonic(), self._signs()
         while True:
             wake = self.wake
             await asyncio.sleep(0.001 if wake < math.inf else 0.004)
             real, last = time.monotonic() - last, time.monotonic()
             if self.busy:
                 continue
-            held = time.monotonic() - self.last_activity < HOLD_SECONDS
-            if held and wake == math.inf:
+            if (signs := self._signs()) != seen:
+                seen, self.last_activity = signs, time.monotonic()
+            if time.monotonic() - self.last_activity < HOLD_SECONDS and wake == math.inf:
                 continue
             target = self.now + real * self.speed
             self.set(min(target, wake) if wake > self.now else target)
