@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 from tests.benchmarks.landscapes.base import Landscape
+from tests.benchmarks.landscapes.simulated import PROBLEMS, Simulated
 from tests.benchmarks.landscapes.synthetic import Synthetic
 
 TUNING = ("smooth-1", "smooth-2", "smooth-3", "rugged-1", "rugged-2", "rugged-3")
-HELD_OUT = ("smooth-11", "smooth-12", "rugged-11", "rugged-12")
+HELD_OUT = (
+    "smooth-11",
+    "smooth-12",
+    "rugged-11",
+    "rugged-12",
+    "kimi-wide",
+    "h200-wide",
+    "kimi",
+    "kimi-h200",
+)
 
 GROUPS = {"tuning": TUNING, "held-out": HELD_OUT, "all": TUNING + HELD_OUT}
 
@@ -16,4 +26,6 @@ def make(name: str) -> Landscape:
     family, _, structure = name.rpartition("-")
     if family in ("smooth", "rugged") and structure.isdigit():
         return Synthetic(int(structure), rugged=family == "rugged")
-    raise ValueError(f"unknown landscape {name!r}: smooth-N, rugged-N")
+    if name in PROBLEMS:
+        return Simulated(name, *PROBLEMS[name])
+    raise ValueError(f"unknown landscape {name!r}: smooth-N, rugged-N, {', '.join(PROBLEMS)}")

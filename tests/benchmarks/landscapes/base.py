@@ -106,7 +106,7 @@ class BestKnown:
     """Heuristic best hypervolume: an evolutionary search on the noiseless truth."""
 
     landscape: Landscape
-    evaluations: int = 24_000
+    evaluations: int
     front: list[tuple[Point, Config]] = field(default_factory=list)
 
     def hypervolume(self) -> float:
