@@ -145,7 +145,9 @@ async def open_session(
     await counter.calibrate(_PROBE_TEXT, probe.prompt_tokens or 0)
     _check_context(context, workload, timeline.phase)
     nonce_seed = secrets.randbits(53)
-    prompts = await build_prompts(workload, target.model, dialect, counter, nonce_seed=nonce_seed)
+    prompts = await build_prompts(
+        workload, target.model, dialect, counter, nonce_seed=nonce_seed, note=timeline.note
+    )
     header = {
         "seed": workload.seed,
         "nonce_seed": nonce_seed,

@@ -139,16 +139,17 @@ class _Recording:
         event: dict[str, Any] = json.loads(payload)
         usage = event.get("usage")
         for choice in event.get("choices") or ():
-            # The last token's event may hold no text: half a character, or an end of text.
-            self.last = clock.stamp(event)
             text = _delta_text(choice)
             if text:
+                self.last = clock.stamp(event)
                 self.deltas.append(self.last)
                 self.texts.append(text)
                 if usage and len(self.deltas) == 1:
                     self.first = usage.get("completion_tokens")
             if choice.get("finish_reason"):
                 self.finish = choice["finish_reason"]
+                if self.last is None:  # tokens without any text, such as halves of characters
+                    self.last = clock.stamp(event)
         if usage:
             self._usage(usage)
         if "error" in event:

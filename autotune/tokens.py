@@ -68,19 +68,31 @@ class TokenCounter:
             return None
 
     async def fit(
-        self, writers: Sequence[Callable[[int], str]], targets: Sequence[int], whole: bool = True
+        self,
+        writers: Sequence[Callable[[int], str]],
+        targets: Sequence[int],
+        *,
+        whole: bool = True,
+        note: Callable[[str], None] | None = None,
     ) -> list[str]:
         """Texts of `targets` tokens; `writers[i](words)` gives text i with so many words.
 
         `whole` counts the chat template too. A text that cannot be met exactly, because no
-        number of words gives it, is the nearest one found.
+        number of words gives it, is the nearest one found. `note` is told of progress.
         """
         extra = 0 if whole else self.overhead
-        return list(
-            await asyncio.gather(
-                *(self._fit(w, t + extra) for w, t in zip(writers, targets, strict=True))
-            )
-        )
+        done = 0
+
+        async def one(write: Callable[[int], str], target: int) -> str:
+            nonlocal done
+            text = await self._fit(write, target + extra)
+            done += 1
+            if note is not None:
+                note(f"writing prompts {done}/{len(targets)}")
+            return text
+
+        pairs = zip(writers, targets, strict=True)
+        return list(await asyncio.gather(*(one(write, target) for write, target in pairs)))
 
     async def _fit(self, write: Callable[[int], str], target: int) -> str:
         """Interpolate between a number of words that is too small and one that is too large."""

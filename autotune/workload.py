@@ -9,6 +9,7 @@ otherwise a few probes calibrate tokens per character.
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -79,13 +80,14 @@ async def build_prompts(
     *,
     nonce_seed: int,
     base_dir: Path | None = None,
+    note: Callable[[str], None] | None = None,
 ) -> PromptSet:
     """The prompt set of a workload for one server.
 
     Raises InputError for a broken prompt file or an unknown kind.
     """
     if workload.prompts == "shipped":
-        bodies = await _shipped(workload, counter)
+        bodies = await _shipped(workload, counter, note)
     else:
         bodies = _own(workload, (base_dir or Path()) / workload.prompts)
     return PromptSet(
@@ -119,17 +121,21 @@ _fitted: dict[tuple[str, str, int], list[Body]] = {}
 """Bodies by workload and tokenizer: the trials of a study tokenise them once a process."""
 
 
-async def _shipped(workload: Workload, counter: TokenCounter) -> list[Body]:
+async def _shipped(
+    workload: Workload, counter: TokenCounter, note: Callable[[str], None] | None
+) -> list[Body]:
     key = (workload.model_dump_json(), counter.fingerprint or "", counter.overhead)
     if key not in _fitted:
-        bodies = await _write_bodies(workload, counter)
+        bodies = await _write_bodies(workload, counter, note)
         if not counter.exact:
             return bodies
         _fitted[key] = bodies
     return _fitted[key]
 
 
-async def _write_bodies(workload: Workload, counter: TokenCounter) -> list[Body]:
+async def _write_bodies(
+    workload: Workload, counter: TokenCounter, note: Callable[[str], None] | None
+) -> list[Body]:
     kinds = known_kinds(workload.kinds)
     inputs = _lengths(workload, workload.input_tokens, POOL, "input")
     outputs = _lengths(workload, workload.output_tokens, POOL, "output")
@@ -138,7 +144,7 @@ async def _write_bodies(workload: Workload, counter: TokenCounter) -> list[Body]
         _Writer(prefix, kinds[index % len(kinds)], random.Random(f"{workload.seed}-{index}"))
         for index in range(POOL)
     ]
-    texts = await counter.fit([writer.text for writer in writers], inputs)
+    texts = await counter.fit([writer.text for writer in writers], inputs, note=note)
     return [
         Body(writer.kind, ({"role": "user", "content": text},), output)
         for writer, text, output in zip(writers, texts, outputs, strict=True)
