@@ -30,7 +30,8 @@ bare = ["env", "-i", sys.executable, "-c", sleeper]
 pids.append(subprocess.Popen(bare, start_new_session=True).pid)
 middle = subprocess.run([sys.executable, "-c", "import subprocess, sys;"
     "print(subprocess.Popen([sys.executable, '-c', sys.argv[1]], start_new_session=True,"
-    "stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).pid)", sleeper], capture_output=True, text=True)
+    "stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).pid)", sleeper],
+    capture_output=True, text=True)
 pids.append(int(middle.stdout))
 open("pids.part", "w").write(" ".join(map(str, pids)))
 os.rename("pids.part", "pids")

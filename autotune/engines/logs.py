@@ -116,4 +116,17 @@ def _cause(kind: FailureKind, lines: Sequence[str], index: int) -> Cause:
     around = [*lines[max(0, index - 3) : index + 4]]
     tail = lines[max(index + 4, len(lines) - 4) :]
     excerpt = tuple(line[:_MAX_CAUSE] for line in (*around, *tail))
-    return Cause(kind, message_of(lines[index])[:_MAX_CAUSE], excerpt, index)
+    return Cause(kind, _with_details(lines, index)[:_MAX_CAUSE], excerpt, index)
+
+
+def _with_details(lines: Sequence[str], index: int) -> str:
+    """The line; a validation error of pydantic names its fields only in the lines behind it."""
+    line = message_of(lines[index])
+    if not re.search(r"validation errors? for", line):
+        return line
+    details = []
+    for detail in (message_of(following) for following in lines[index + 1 : index + 9]):
+        if detail.startswith(("Traceback", "For further information", "(", "[")):
+            continue
+        details.append(re.sub(r" \[type=.*", "", detail))
+    return f"{line}: {', '.join(details)}"

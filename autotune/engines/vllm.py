@@ -94,7 +94,10 @@ _CACHE_LABELS = ("block_size", "num_gpu_blocks", "gpu_memory_utilization", "cach
 _PREFLIGHT = """
 import sys
 try:
-    from vllm.entrypoints.openai.cli_args import make_arg_parser, validate_parsed_serve_args
+    try:
+        from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed_serve_args
+    except ImportError:
+        from vllm.entrypoints.openai.cli_args import make_arg_parser, validate_parsed_serve_args
     from vllm.engine.arg_utils import AsyncEngineArgs
     try:
         from vllm.utils.argparse_utils import FlexibleArgumentParser

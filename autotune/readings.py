@@ -1,0 +1,178 @@
+"""What `autotune doctor` reads of a host, as plain data: judged in doctor.py, recorded in tests."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from pydantic import Field
+
+from autotune import reaper
+from autotune.fingerprint import installed_versions
+from autotune.gpus import Gpu, Holder
+from autotune.machine import Machine, process_name
+from autotune.records import Frozen
+
+_PCI = Path("/sys/bus/pci/devices")
+_SHM_NAMES = ("sglang", "vllm", "psm_", "nccl-", "sem.mp-", "torch_")
+
+
+class Marked(Frozen):
+    """A process that an earlier trial left, or that a running trial owns."""
+
+    pid: int
+    name: str
+    mark: str
+    supervised: bool  # its reaper lives
+
+
+class EngineFound(Frozen):
+    """An engine's command on this host."""
+
+    name: str
+    program: str
+    found: bool
+    versions: dict[str, str] = Field(default={})
+
+
+class Readings(Frozen):
+    """One look at a host. None where it could not be read."""
+
+    gpus: tuple[Gpu, ...] = ()
+    holders: tuple[Holder, ...] = ()
+    iommu_groups: int | None = None
+    acs_redirecting: tuple[str, ...] | None = None
+    numa_nodes: int = 1
+    numa_balancing: bool | None = None
+    governor: str | None = None
+    marked: tuple[Marked, ...] = ()
+    shared_memory: tuple[tuple[str, int], ...] = ()
+    free_bytes: dict[str, int] = Field(default={}, description="place -> bytes")
+    shared_memory_bytes: int | None = None
+    open_files: int = 1_048_576
+    locked_memory_bytes: int | None = None
+    memory_bytes: int = 0
+    engines: tuple[EngineFound, ...] = ()
+
+
+def read_host(machine: Machine, commands: Mapping[str, Sequence[str]]) -> Readings:
+    """Look at this host; `commands` are the engines' (name -> command). Takes 1-2 seconds."""
+    locked = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+    return Readings(
+        gpus=machine.gpus(),
+        holders=machine.holders(),
+        iommu_groups=_count(Path("/sys/kernel/iommu_groups")),
+        acs_redirecting=_acs_redirecting(),
+        numa_nodes=len(list(Path("/sys/devices/system/node").glob("node[0-9]*"))) or 1,
+        numa_balancing=_flag(Path("/proc/sys/kernel/numa_balancing")),
+        governor=_text(Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")),
+        marked=_marked(),
+        shared_memory=_left_in_shared_memory(),
+        free_bytes=_free_space(),
+        shared_memory_bytes=_size(Path("/dev/shm")),
+        open_files=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+        locked_memory_bytes=None if locked == resource.RLIM_INFINITY else locked,
+        memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        engines=tuple(_engine(name, command) for name, command in commands.items()),
+    )
+
+
+def _engine(name: str, command: Sequence[str]) -> EngineFound:
+    found = shutil.which(command[0]) is not None
+    versions = installed_versions(command) if found else {}
+    return EngineFound(name=name, program=command[0], found=found, versions=versions)
+
+
+def _marked() -> tuple[Marked, ...]:
+    table = reaper.process_table()
+    reapers = {pid for pid in table if "autotune/reaper.py" in process_name(pid)}
+    owned = {pid for owner in reapers for pid in reaper.descendants(owner, table)}
+    found = []
+    for pid, (_, _, state) in sorted(table.items()):
+        mark = None if state in "ZX" else reaper.mark_of(pid)
+        if mark is not None:
+            name = process_name(pid)
+            found.append(Marked(pid=pid, name=name, mark=mark, supervised=pid in owned))
+    return tuple(found)
+
+
+def _left_in_shared_memory() -> tuple[tuple[str, int], ...]:
+    """(name, bytes) of engines' files in /dev/shm that this user owns and no process maps."""
+    names = [
+        entry
+        for entry in _entries(Path("/dev/shm"))
+        if entry.name.startswith(_SHM_NAMES) and entry.stat().st_uid == os.getuid()
+    ]
+    if not names:
+        return ()
+    maps = "".join(_text(Path(f"/proc/{pid}/maps")) or "" for pid in reaper.process_table())
+    return tuple((e.name, e.stat().st_size) for e in names if f"/dev/shm/{e.name}" not in maps)
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except OSError:
+        return []
+
+
+def _free_space() -> dict[str, int]:
+    places = {str(Path.home() / ".cache"): Path.home(), "/tmp": Path("/tmp"), ".": Path(".")}
+    return {name: shutil.disk_usage(path).free for name, path in places.items() if path.exists()}
+
+
+def _size(folder: Path) -> int | None:
+    with contextlib.suppress(OSError):
+        return shutil.disk_usage(folder).total
+    return None
+
+
+def _acs_redirecting() -> tuple[str, ...] | None:
+    """PCI bridges that send peer traffic up to the CPU; None if not to be read (needs root)."""
+    bridges, readable = [], False
+    for device in _entries(_PCI):
+        try:
+            config = (device / "config").read_bytes()
+        except OSError:
+            continue
+        readable |= len(config) > 256
+        control = acs_control(config)
+        if control is not None and control & 0b11100:  # request, completion, upstream redirect
+            bridges.append(device.name)
+    return tuple(bridges) if readable else None
+
+
+def acs_control(config: bytes) -> int | None:
+    """The access control register of a PCI device's configuration space, None without one.
+
+    Source: PCI Express Base Specification, extended capability 0x000D, control at offset 6.
+    """
+    offset = 0x100
+    for _ in range(64):
+        if offset < 0x100 or offset + 8 > len(config):
+            return None
+        header = int.from_bytes(config[offset : offset + 4], "little")
+        if header & 0xFFFF == 0x000D:
+            return int.from_bytes(config[offset + 6 : offset + 8], "little")
+        offset = header >> 20
+    return None
+
+
+def _count(folder: Path) -> int | None:
+    return len(_entries(folder)) if folder.is_dir() else None
+
+
+def _flag(path: Path) -> bool | None:
+    text = _text(path)
+    return None if text is None else text != "0"
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text().strip()
+    except (OSError, UnicodeDecodeError):
+        return None
