@@ -139,7 +139,8 @@ def float_range(span: FloatRange) -> FloatRange:
     _range(span.low, span.high)
     if span.log and (span.low <= 0 or span.step is not None):
         raise wrong("log needs low > 0 and no step")
-    if span.step is not None and span.step > max(span.high - span.low, 0) > 0:
+    width = span.high - span.low
+    if span.step is not None and span.step > width * (1 + 1e-9) > 0:
         raise wrong(f"step {spelled(span.step)} is larger than the range")
     return span
 

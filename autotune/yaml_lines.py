@@ -60,8 +60,10 @@ class Document:
 
     def error(self, path: Where, message: str, line: int | None = None) -> InputError:
         """One line that says where and what."""
-        name = dotted(path) or None
-        return InputError(message, file=self.file, line=line or self.line(path), field=name)
+        field = one_line(dotted(path)) or None
+        return InputError(
+            one_line(message), file=self.file, line=line or self.line(path), field=field
+        )
 
 
 def dotted(path: Where) -> str:
@@ -70,6 +72,12 @@ def dotted(path: Where) -> str:
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
     return text
+
+
+def one_line(text: str) -> str:
+    """Text of a file as it may be shown: nothing in it moves the cursor or breaks the line."""
+    shown = (c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return "".join(shown)
 
 
 def load_yaml(path: Path) -> Document:

@@ -1,0 +1,201 @@
+"""`autotune init`: what it writes is a valid experiment file that leaves out what cannot run."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+
+import pytest
+
+from autotune.errors import InputError
+from autotune.experiment import Experiment
+from autotune.experiment_errors import validated
+from autotune.init import write_experiment
+from autotune.init.hosts import KINDS, kind_of_host
+from autotune.init.models import facts_from_config
+from autotune.space import Space
+from autotune.yaml_lines import parse_yaml
+
+BOTH = ["sglang", "vllm"]
+MODELS = [
+    "moonshotai/Kimi-K2.5",
+    "moonshotai/Kimi-K2-Instruct",
+    "deepseek-ai/DeepSeek-R1",
+    "deepseek-ai/DeepSeek-V3.2",
+    "festr2/GLM-5-NVFP4-MTP",
+    "Qwen/Qwen3-8B",
+    "Qwen/Qwen3-235B-A22B",
+    "meta-llama/Llama-3.1-70B-Instruct",
+    "openai/gpt-oss-120b",
+    "somebody/Some-Model-7B-AWQ",
+]
+
+
+def written(model: str, engines: list[str] = BOTH, gpus: int = 8, gpu: str = "h200") -> Space:
+    text = write_experiment(model, engines, gpus, gpu)
+    return Space(validated(Experiment, parse_yaml(text, "init.yaml")))
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_what_is_written_for_any_host_is_valid_or_refused_in_one_line(model):
+    valid = 0
+    for engines, gpus, kind in itertools.product((["sglang"], BOTH), (1, 8), KINDS):
+        try:
+            space = written(model, engines, gpus, kind.name)
+        except InputError as error:
+            assert str(error).startswith("--gpus"), error
+            continue
+        valid += 1
+        for params in space.known_good:
+            assert space.invalid(params) is None
+            assert space.settings(params).command
+            assert len(params) <= 14
+    assert valid >= 4
+
+
+def test_every_parameter_is_commented_and_no_line_is_long():
+    text = write_experiment("moonshotai/Kimi-K2.5", BOTH, 8, "rtx-pro-6000")
+    lines = text.splitlines()
+    for number, line in enumerate(lines):
+        assert len(line) <= 110
+        if line.startswith("  ") and line[2] != " " and line.endswith(":") and number > 30:
+            assert lines[number + 1].lstrip().startswith("#"), line
+
+
+def test_backends_without_kernels_for_the_gpu_are_left_out():
+    def backends(gpu: str, model: str = "moonshotai/Kimi-K2.5") -> tuple[object, ...]:
+        return written(model, gpu=gpu).experiment.parameters["attention_backend"].choices
+
+    assert backends("rtx-pro-6000") == ("flashinfer", "triton")
+    assert backends("h200") == ("fa3", "flashmla", "flashinfer", "triton")
+    assert "trtllm_mla" in backends("b200")
+    assert "trtllm_mla" not in backends("h200")
+    assert backends("rtx-pro-6000", "Qwen/Qwen3-8B") == ("flashinfer", "triton")
+
+
+def test_the_link_decides_the_collectives():
+    pcie = written("moonshotai/Kimi-K2.5", gpu="rtx-pro-6000").experiment.parameters
+    assert {"nccl_p2p", "nccl_proto", "pcie_ipc_all_reduce"} <= pcie.keys()
+    assert not {"nccl_nvls", "custom_all_reduce"} & pcie.keys()
+    nvlink = written("moonshotai/Kimi-K2.5", gpu="h200").experiment.parameters
+    assert {"nccl_nvls", "custom_all_reduce"} <= nvlink.keys()
+    assert not {"nccl_p2p", "pcie_ipc_all_reduce"} & nvlink.keys()
+    one = written("Qwen/Qwen3-8B", gpus=1).experiment.parameters
+    assert not any(name.startswith(("nccl", "pcie", "custom")) for name in one)
+
+
+@pytest.mark.parametrize(
+    ("model", "algorithm", "drafter"),
+    [
+        ("moonshotai/Kimi-K2.5", "EAGLE3", "lightseekorg/kimi-k2.5-eagle3-mla"),
+        ("deepseek-ai/DeepSeek-V3", "NEXTN", None),
+        ("Qwen/Qwen3-8B", "STANDALONE", "Qwen/Qwen3-0.6B"),
+    ],
+)
+def test_the_drafter_is_the_one_that_the_model_has(model, algorithm, drafter):
+    space = written(model)
+    base = next(params for params in space.known_good if params.get("num_steps") == 3)
+    args = space.settings(base).args
+    assert args["speculative-algorithm"] == algorithm
+    assert args.get("speculative-draft-model-path") == drafter
+    assert args["speculative-num-draft-tokens"] == 4
+
+
+def test_a_model_without_a_known_drafter_gets_none():
+    assert "num_steps" not in written("openai/gpt-oss-120b").experiment.parameters
+    assert "num_steps" not in written("Qwen/Qwen3-0.6B", gpus=1).experiment.parameters
+
+
+def test_one_engine_needs_no_choice_of_it():
+    space = written("Qwen/Qwen3-8B", ["vllm"], 1)
+    assert "engine" not in space.experiment.parameters
+    assert all(parameter.when is None for parameter in space.experiment.parameters.values())
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with the config of a small model of Kimi's shape, its text part nested."""
+    text = {
+        "kv_lora_rank": 512,
+        "n_routed_experts": 64,
+        "num_attention_heads": 16,
+        "max_position_embeddings": 32_768,
+        "num_nextn_predict_layers": 1,
+        "quantization_config": {
+            "quant_method": "compressed-tensors",
+            "config_groups": {"group_0": {"weights": {"num_bits": 4}}},
+        },
+    }
+    config = {"architectures": ["SomeForCausalLM"], "vision_config": {}, "text_config": text}
+    config["auto_map"] = {"AutoConfig": "configuration.Some"}
+    path = tmp_path / "my model"
+    path.mkdir()
+    (path / "config.json").write_text(json.dumps(config))
+    (path / "model.safetensors").write_bytes(b"\0" * 1000)
+    return path
+
+
+def test_a_folder_is_read_from_its_config(folder):
+    facts = facts_from_config("m", json.loads((folder / "config.json").read_text()))
+    assert (facts.mla, facts.moe, facts.vision, facts.own_code) == (True, True, True, True)
+    assert (facts.quantization, facts.context, facts.heads) == ("int4", 32_768, 16)
+    assert facts.drafter is not None and facts.drafter.kind == "mtp"
+    space = written(str(folder))
+    assert space.settings(space.known_good[0]).args["model-path"] == str(folder)
+    assert space.experiment.name == "my-model-h200"
+
+
+@pytest.mark.parametrize(
+    ("quantization", "expected"),
+    [
+        (None, "bf16"),
+        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, "fp8"),
+        ({"quant_method": "awq", "bits": 4}, "int4"),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "nvfp4"),
+        ({"quant_method": "mxfp4"}, "mxfp4"),
+        ("nonsense", "bf16"),
+    ],
+)
+def test_the_quantisation_is_read_from_the_config(quantization, expected):
+    assert facts_from_config("m", {"quantization_config": quantization}).quantization == expected
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"text_config": 3, "num_attention_heads": "x"}'])
+def test_a_strange_config_is_refused_or_read_but_never_a_traceback(folder, text):
+    (folder / "config.json").write_text(text)
+    try:
+        written(str(folder))
+    except InputError as error:
+        assert "config.json" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("x/y", BOTH, 8, "h200"), "--model x/y: no such folder, and the name is not known here"),
+        (("Qwen/Qwen3-8B", ["trtllm"], 1, "h200"), "--engine trtllm is not known here; valid"),
+        (("Qwen/Qwen3-8B", BOTH, 1, "h2000"), "--gpu h2000 is unknown; did you mean h200?"),
+        (("Qwen/Qwen3-8B", BOTH, 0, "h200"), "--gpus must be at least 1"),
+        (("moonshotai/Kimi-K2.5", BOTH, 3, "h200"), "64 attention heads cannot be split"),
+        (("moonshotai/Kimi-K2.5", BOTH, 2, "rtx-pro-6000"), "do not fit into 204 GB"),
+    ],
+)
+def test_what_cannot_be_is_said_in_one_line(arguments, message):
+    with pytest.raises(InputError) as raised:
+        write_experiment(*arguments)
+    assert message in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_the_driver_names_this_hosts_gpus():
+    card = ("NVIDIA RTX PRO 6000 Blackwell Server Edition", 97_887 * 2**20)
+    assert kind_of_host([card] * 8).name == "rtx-pro-6000"
+    small = kind_of_host([("NVIDIA A100-PCIE-40GB", 40 * 2**30)])
+    assert (small.name, small.link, small.memory_gib) == ("a100", "pcie", 40)
+    with pytest.raises(InputError, match="has no GPU"):
+        kind_of_host([])
+    with pytest.raises(InputError, match="mixes GPUs"):
+        kind_of_host([card, ("NVIDIA H200", 2**37)])
+    with pytest.raises(InputError, match="unknown"):
+        kind_of_host([("NVIDIA GH200 480GB", 2**37)])
