@@ -144,10 +144,12 @@ class Scheduler:
 
     async def _idle(self) -> None:
         self.clock.busy = False
+        self._replacements = self._ended  # a whole wave ended at once: it may well come again
         self.arrived.clear()
         await self.arrived.wait()
         self.clock.begin_busy()
         await self.clock.settle(self.arrived)
+        await self.clock.turn(self.arrived, lambda: self._replacements)
 
     async def _after_step(self, first_tokens: bool) -> None:
         """Let what was written go out, and the client answer it, before time moves on."""

@@ -12,7 +12,7 @@ from autotune.engines.simulated.clock_file import NAME, ClockFile
 
 SLICE_SECONDS = 0.01  # longest real wait between two updates of the published time
 HOLD_SECONDS = 1.0  # real time after a client's last move during which an idle clock stands
-GRACE_SECONDS = 0.04  # real time a client gets to react
+GRACE_SECONDS = 0.1  # real time a client gets to react; a busy host takes it away for long
 PATIENCE_SECONDS = 1.0  # longest real wait for a client that has events left to take
 BEHIND_SECONDS = 0.05  # further behind than this, real time is given up rather than caught up
 
