@@ -109,10 +109,11 @@ def table(titles: Iterable[str], rows: Iterable[Iterable[str]]) -> Iterator[str]
     yield f"| {' | '.join(titles)} |"
     yield f"|{'---|' * len(titles)}"
     for row in rows:
-        yield f"| {' | '.join(_cell(text) for text in row)} |"
+        yield f"| {' | '.join(escaped(text) for text in row)} |"
 
 
-def _cell(text: str) -> str:
+def escaped(text: str) -> str:
+    """Text on one line in which Markdown sees no markup."""
     flat = " ".join(text.split())
     for sign in "\\|`*_<[":
         flat = flat.replace(sign, f"\\{sign}")

@@ -20,6 +20,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -99,9 +100,9 @@ class RunDir:
         return folder
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Run:
-    """A run as read from disk at one moment; it may still be growing.
+    """A run as read from disk at one moment; it may still be growing. Equal to itself only.
 
     `experiment` is the experiment file as plain data, `machine`, `status` and `summary` the
     JSON of the same names, each empty if it is not there (yet). `problems` says in one line
@@ -133,15 +134,22 @@ class Run:
 
     def outcome(self, number: int) -> Outcome:
         """The outcome of one trial; an unknown number is an InputError that lists the known."""
-        for outcome in self.outcomes:
-            if outcome.number == number:
-                return outcome
+        if number in self._by_number:
+            return self._by_number[number]
         known = ", ".join(str(outcome.number) for outcome in self.outcomes) or "none yet"
         raise InputError(f"no trial {number} with an outcome; there is: {known}", file=self.path)
 
     def point(self, number: int) -> Point | None:
         """The pooled figures of a trial; None if it could not be measured."""
-        return next((point for point in self.points if point.number == number), None)
+        return self._points_by_number.get(number)
+
+    @cached_property
+    def _by_number(self) -> Mapping[int, Outcome]:
+        return {outcome.number: outcome for outcome in self.outcomes}
+
+    @cached_property
+    def _points_by_number(self) -> Mapping[int, Point]:
+        return {point.number: point for point in self.points}
 
 
 def write_json(path: Path, content: BaseModel | JsonValue | Mapping[str, Any]) -> None:

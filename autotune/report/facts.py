@@ -7,8 +7,16 @@ from dataclasses import dataclass
 from statistics import median
 
 from autotune import __version__
+from autotune.drift import Drift, drift_of
+from autotune.explain import (
+    Finding,
+    explained_trials,
+    findings_of,
+    other_causes,
+    run_findings,
+)
 from autotune.front import Point
-from autotune.records import OBJECTIVES, PEAK, SINGLE, Outcome, Phase
+from autotune.records import OBJECTIVES, PEAK, SINGLE, Phase
 from autotune.report.effects import Effect, effects_of
 from autotune.rundir import Run
 from autotune.verdict import (
@@ -48,16 +56,6 @@ class Finalist:
 
 
 @dataclass(frozen=True)
-class Drift:
-    """The baseline measured again: ratios to its first launch."""
-
-    trial: int
-    at: str
-    ratios: Mapping[str, float]
-    beyond_spread: bool
-
-
-@dataclass(frozen=True)
 class PhaseCost:
     """Hours that all trials together spent in a phase, and the median trial's seconds."""
 
@@ -83,6 +81,8 @@ class Facts:
     summary: str
     verdict: tuple[str, ...]
     front: tuple[FrontRow, ...]
+    explanations: tuple[tuple[str, tuple[Finding, ...]], ...]
+    other_causes: tuple[tuple[str, tuple[int, ...], str], ...]
     effects: Mapping[str, tuple[Effect, ...]]
     finalists: tuple[Finalist, ...]
     drift: tuple[Drift, ...]
@@ -105,9 +105,11 @@ def facts_of(run: Run) -> Facts:
         summary=summary_line(run),
         verdict=tuple(_verdict(run)),
         front=front_rows(run),
+        explanations=tuple(_explanations(run)),
+        other_causes=tuple(_other_causes(run)),
         effects={name: effects_of(run, name)[:MOST_EFFECTS] for name in OBJECTIVES},
         finalists=tuple(_finalists(run)),
-        drift=tuple(_drift(run)),
+        drift=drift_of(run),
         phases=phases,
         hours=sum(phase.hours for phase in phases),
         failures=failure_groups(run.outcomes),
@@ -118,6 +120,22 @@ def facts_of(run: Run) -> Facts:
         versions=(("autotune", __version__), *engine_versions(run).items()),
         reproduce=tuple(_reproduce(run)),
     )
+
+
+def _explanations(run: Run) -> Iterator[tuple[str, tuple[Finding, ...]]]:
+    whole = run_findings(run)
+    if whole:
+        yield "The whole study", whole
+    for number, title in explained_trials(run).items():
+        yield title, findings_of(run, number)
+
+
+def _other_causes(run: Run) -> Iterator[tuple[str, tuple[int, ...], str]]:
+    """(cause, trials, the first one's statement), the most frequent first."""
+    found = sorted(other_causes(run).items(), key=lambda item: -len(item[1]))
+    for name, trials in found:
+        numbers = tuple(number for number, _ in trials)
+        yield name.replace("_", " "), numbers, trials[0][1].statement
 
 
 def _verdict(run: Run) -> Iterator[str]:
@@ -153,28 +171,6 @@ def _confirmed(point: Point, name: str, claimed_spread: float) -> Confirmed:
         change=gain_text(point.values[name] / claimed),
         holds=abs(point.values[name] - claimed) <= claimed_spread + point.spread[name],
     )
-
-
-def _drift(run: Run) -> Iterator[Drift]:
-    """The baseline's launches in order of time, each against the first."""
-    if run.baseline is None:
-        return
-    first = run.outcome(run.baseline)
-    again = [o for o in run.outcomes if o.repeats == run.baseline and o.state == "ok"]
-    for outcome in sorted(again, key=lambda outcome: outcome.started_at):
-        ratios = {n: v / first.values[n] for n, v in _objectives(outcome) if first.values}
-        if ratios:
-            beyond = any(_moved(name, first, outcome) for name in ratios)
-            yield Drift(outcome.number, outcome.started_at[:16], ratios, beyond)
-
-
-def _objectives(outcome: Outcome) -> list[tuple[str, float]]:
-    return [(name, value) for name, value in (outcome.values or {}).items() if name in OBJECTIVES]
-
-
-def _moved(name: str, first: Outcome, again: Outcome) -> bool:
-    change = abs((again.values or {})[name] - (first.values or {})[name])
-    return change > first.spread.get(name, 0.0) + again.spread.get(name, 0.0)
 
 
 def _phase_costs(run: Run) -> Iterator[PhaseCost]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from autotune.notes import failure_lines, front_lines, table
+from autotune.notes import escaped, failure_lines, front_lines, table
 from autotune.records import OBJECTIVES
 from autotune.report.facts import Facts, Finalist
 from autotune.verdict import TITLES, number_text
@@ -23,6 +23,7 @@ def _lines(facts: Facts) -> Iterator[str]:
     yield from (f"- {sentence}" for sentence in facts.verdict)
     yield ""
     yield from front_lines(facts.run)
+    yield from _why(facts)
     yield from _confirmed(facts)
     yield from _effects(facts)
     if facts.failures:
@@ -32,6 +33,18 @@ def _lines(facts: Facts) -> Iterator[str]:
         yield from (f"- {one.text} ({len(one.trials)} trials)" for one in facts.overrides)
         yield ""
     yield from _conditions(facts)
+
+
+def _why(facts: Facts) -> Iterator[str]:
+    if facts.explanations:
+        yield from ("### Why", "")
+    for title, findings in facts.explanations:
+        yield f"**{title}**"
+        yield ""
+        for finding in findings:
+            advice = f" *Try: {escaped(finding.advice)}.*" if finding.advice else ""
+            yield f"- {escaped(finding.statement)}{advice}"
+        yield ""
 
 
 def _confirmed(facts: Facts) -> Iterator[str]:

@@ -68,7 +68,8 @@ def html_page(facts: Facts) -> str:
         figure=figure_text,
         gain=gain_text,
         number=number_text,
-        explanations=(),
+        explanations=facts.explanations,
+        other_causes=facts.other_causes,
         importance={name: {} for name in OBJECTIVES},
         importance_note="",
     )

@@ -11,9 +11,10 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from autotune.drift import Drift
 from autotune.front import Point, front_of
 from autotune.records import OBJECTIVES, PEAK, SINGLE
-from autotune.report.facts import Drift, PhaseCost
+from autotune.report.facts import PhaseCost
 from autotune.rundir import Run
 from autotune.verdict import TITLES, baseline_point
 

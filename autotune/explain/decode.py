@@ -1,0 +1,196 @@
+"""Why a token takes as long as it does: the decode step, CUDA graphs, speculation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from autotune.explain.finding import (
+    Case,
+    Finding,
+    Peer,
+    cause,
+    fact,
+    parameters_about,
+    peers,
+    speculates,
+    speculative_steps,
+    step_ms,
+    unknown,
+)
+from autotune.records import Outcome
+
+GRAPH, EAGER = 0.9, 0.1
+"""Share of steps from a CUDA graph above which, and below which, a trial counts as either."""
+
+
+def decode_step(case: Case) -> Iterator[Finding]:
+    """How long a step takes, with and against the baseline."""
+    name = "draft-and-verify cycle" if speculates(case.trial) else "decode step"
+    step = step_ms(case.trial)
+    if step is None:
+        yield unknown("decode_step", f"Not known how long a {name} takes: nothing to time it by.")
+        return
+    baseline = case.baseline
+    before = step_ms(baseline) if baseline is not None else None
+    against = ""
+    if before is not None and baseline is not case.trial:
+        against = f", {_share(step, before)} the baseline's {before:.1f} ms"
+    statement = f"A {name} takes {step:.1f} ms at one request{against}."
+    yield fact("decode_step", statement, step_ms=step, baseline_step_ms=before)
+
+
+def _share(value: float, reference: float) -> str:
+    change = (value / reference - 1) * 100
+    if abs(change) < 0.5:
+        return "as long as"
+    return f"{abs(change):.0f} % {'more' if change > 0 else 'less'} than"
+
+
+# -- speculation ----------------------------------------------------------------------------
+
+
+def speculation(case: Case) -> Iterator[Finding]:
+    """Cycle time, accept length and break-even, and which of them makes speculation lose."""
+    if not speculates(case.trial):
+        return
+    accepted, cycle = case.figure("single_accept_length"), step_ms(case.trial)
+    if accepted is None or cycle is None:
+        yield unknown(
+            "speculation", "Not known whether speculation pays: no accept length was reported."
+        )
+        return
+    plain = _plain_peer(case)
+    plain_ms = step_ms(plain.trial) if plain is not None else None
+    if plain is None or plain_ms is None:
+        yield unknown(
+            "speculation",
+            f"A verify cycle takes {cycle:.1f} ms for {accepted:.2f} accepted tokens. Not known "
+            "where speculation breaks even: no comparable trial without it was measured.",
+        )
+    else:
+        yield _break_even(case, accepted, cycle, plain, plain_ms)
+    if _runs_eager(case.trial):
+        yield _verify_without_graph(case, cycle)
+
+
+def _plain_peer(case: Case) -> Peer | None:
+    """The nearest trial without speculation, whose decode ran as this one's would."""
+    allowed = parameters_about(case.run, "speculative")
+    return next(peers(case, allowed, lambda o: not speculates(o) and not _runs_eager(o)), None)
+
+
+def _runs_eager(outcome: Outcome) -> bool:
+    share = outcome.figures.get("single_decode_graph_share")
+    return share is not None and share <= EAGER
+
+
+def _break_even(case: Case, accepted: float, cycle: float, plain: Peer, plain_ms: float) -> Finding:
+    """Speculation pays if a cycle yields more tokens than plain decode does in that time.
+
+    It is the accept length's fault only where the verify is known to have run from a graph.
+    """
+    needed = cycle / plain_ms
+    change = f"{abs(accepted / needed - 1) * 100:.0f} %"
+    figures = {"cycle_ms": cycle, "plain_ms": plain_ms, "break_even": needed}
+    statement = (
+        f"A verify cycle takes {cycle:.1f} ms against {plain_ms:.1f} ms for plain decode "
+        f"(trial {plain.trial.number}{plain.caveat}): speculation needs an accept length over "
+        f"{needed:.2f}, it has {accepted:.2f}: it {'gains' if accepted > needed else 'loses'} "
+        f"{change}.{_accept_rate(case, accepted)}"
+    )
+    if accepted > needed:
+        return fact("speculation_pays", statement, "", accept_length=accepted, **figures)
+    if _runs_eager(case.trial):
+        return fact("speculation_loses", statement, "", accept_length=accepted, **figures)
+    return cause(
+        "accept_length_low",
+        statement,
+        "fewer steps, another draft model, or no speculation",
+        accept_length=accepted,
+        **figures,
+    )
+
+
+def _accept_rate(case: Case, accepted: float) -> str:
+    steps = speculative_steps(case.trial)
+    if not steps:
+        return ""
+    rate = (accepted - 1) / steps
+    return f" Of {steps} drafted tokens {accepted - 1:.2f} are accepted, {rate:.0%}."
+
+
+def _verify_without_graph(case: Case, cycle: float) -> Finding:
+    share = case.figure("single_decode_graph_share")
+    return cause(
+        "verify_without_graph",
+        f"The verify did not run from a CUDA graph ({share:.0%} of the steps did): its kernels are "
+        f"launched one by one, and a cycle takes {cycle:.1f} ms.",
+        "another attention backend: some verify as an extend step, outside any graph",
+        cycle_ms=cycle,
+        graph_share=share,
+    )
+
+
+def speculation_at_peak(case: Case) -> Iterator[Finding]:
+    """What speculation costs or gains under load."""
+    plain = _plain_peer(case) if speculates(case.trial) else None
+    if plain is None:
+        return
+    own, other = case.run.point(case.trial.number), case.run.point(plain.trial.number)
+    if own is None or other is None:
+        return
+    ratio = own.peak / other.peak
+    yield fact(
+        "speculation_at_peak",
+        f"At peak speculation {'gains' if ratio > 1 else 'costs'} {abs(ratio - 1) * 100:.0f} %: "
+        f"{own.peak:,.0f} against {other.peak:,.0f} tok/s without it "
+        f"(trial {plain.trial.number}{plain.caveat}).",
+        peak_ratio=ratio,
+    )
+
+
+# -- CUDA graphs ----------------------------------------------------------------------------
+
+
+def decode_without_graph(case: Case) -> Iterator[Finding]:
+    """Launch overhead, from the pair of trials with and without CUDA graphs."""
+    step = step_ms(case.trial)
+    if speculates(case.trial) or step is None:
+        return
+    share = case.figure("single_decode_graph_share")
+    if share is None:
+        yield unknown(
+            "decode_graph", "Not known whether decode ran from a CUDA graph: the server is silent."
+        )
+    elif share <= EAGER:
+        yield _launch_overhead(case, step, share)
+
+
+def _launch_overhead(case: Case, step: float, share: float) -> Finding:
+    text = f"Decode ran without CUDA graphs ({share:.0%} of the steps from one)"
+    advice = "remove what disables CUDA graphs"
+    pair = _graph_peer(case)
+    with_graph = step_ms(pair.trial) if pair is not None else None
+    if pair is None or with_graph is None:
+        text += "; what that costs is not known, as no comparable trial ran from one."
+        return cause("decode_without_graph", text, advice, step_ms=step, graph_share=share)
+    overhead = step - with_graph
+    return cause(
+        "decode_without_graph",
+        f"{text}: a step takes {step:.1f} ms, with them {with_graph:.1f} ms (trial "
+        f"{pair.trial.number}{pair.caveat}). Launching kernels one by one costs {overhead:.1f} ms, "
+        f"{overhead / step:.0%} of a step.",
+        advice,
+        step_ms=step,
+        graph_share=share,
+        graph_step_ms=with_graph,
+        launch_overhead_ms=overhead,
+    )
+
+
+def _graph_peer(case: Case) -> Peer | None:
+    def from_graph(outcome: Outcome) -> bool:
+        share = outcome.figures.get("single_decode_graph_share", 0.0)
+        return not speculates(outcome) and share >= GRAPH
+
+    return next(peers(case, parameters_about(case.run, "graph", "eager"), from_graph), None)

@@ -1,0 +1,242 @@
+"""What an explanation is made of, and what a rule may look at."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.export.command import flag_and_values, grouped
+from autotune.front import is_measured
+from autotune.records import Outcome
+from autotune.rundir import Run
+from autotune.verdict import Change, differences
+
+Kind = Literal["cause", "fact", "unknown"]
+_ORDER: Mapping[Kind, int] = {"cause": 0, "fact": 1, "unknown": 2}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One statement with the figures it rests on.
+
+    `name` says which rule speaks; a `cause` is what holds the trial back, a `fact` explains, an
+    `unknown` says what the data does not tell. `advice` is what to try next, if anything.
+    """
+
+    name: str
+    kind: Kind
+    statement: str
+    figures: Mapping[str, float] = field(default_factory=dict)
+    advice: str = ""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A trial within its run, as rules look at it."""
+
+    run: Run
+    trial: Outcome
+
+    @property
+    def baseline(self) -> Outcome | None:
+        """The baseline, if it was measured."""
+        if self.run.baseline is None:
+            return None
+        outcome = self.run.outcome(self.run.baseline)
+        return outcome if is_measured(outcome) else None
+
+    def figure(self, name: str) -> float | None:
+        return self.trial.figures.get(name)
+
+    @property
+    def concurrency(self) -> int | None:
+        """Requests that the client kept in flight at peak."""
+        value = self.figure("peak_concurrency") or self.workload("peak_concurrency")
+        return int(value) if value else None
+
+    def workload(self, name: str) -> float | None:
+        value = (self.run.experiment.get("workload") or {}).get(name)
+        return value if isinstance(value, int | float) else None
+
+
+def cause(name: str, statement: str, advice: str = "", **figures: float | None) -> Finding:
+    """What holds a trial back."""
+    return _finding(name, "cause", statement, advice, figures)
+
+
+def fact(name: str, statement: str, advice: str = "", **figures: float | None) -> Finding:
+    """What explains a figure."""
+    return _finding(name, "fact", statement, advice, figures)
+
+
+def unknown(name: str, statement: str, **figures: float | None) -> Finding:
+    """What the data does not tell."""
+    return _finding(name, "unknown", statement, "", figures)
+
+
+def _finding(
+    name: str, kind: Kind, statement: str, advice: str, figures: Mapping[str, float | None]
+) -> Finding:
+    known = {figure: value for figure, value in figures.items() if value is not None}
+    return Finding(name, kind, statement, known, advice)
+
+
+Rule = Callable[[Case], Iterable[Finding]]
+"""Looks at one trial; yields nothing where it does not apply."""
+
+
+def in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Causes, then facts, then what is not known; otherwise as found."""
+    return tuple(sorted(findings, key=lambda finding: _ORDER[finding.kind]))
+
+
+# -- what an outcome says of its launch ----------------------------------------------------------
+
+
+def speculates(outcome: Outcome) -> bool:
+    """Whether the trial was launched with speculative decoding."""
+    return any(word.startswith("--speculative") for word in outcome.command)
+
+
+def speculative_steps(outcome: Outcome) -> int | None:
+    """Tokens drafted in a row, from the server's settings or the command."""
+    value = setting(outcome, "speculative_num_steps")
+    if value is None:
+        config = setting(outcome, "speculative_config")
+        found = re.search(r"num_speculative_tokens\W+(\d+)", json.dumps(config))
+        value = found[1] if found else None
+    number = number_of(value)
+    return int(number) if number is not None else None
+
+
+def setting(outcome: Outcome, *names: str) -> object | None:
+    """The first of these settings that the server reports, or that the command asks for."""
+    for name in names:
+        if outcome.effective.get(name) is not None:
+            return outcome.effective[name]
+    return asked_setting(outcome, *names)
+
+
+def asked_setting(outcome: Outcome, *names: str) -> object | None:
+    """The first of these settings that the command asks for; a bare flag is True."""
+    asked = {
+        flag.lstrip("-").replace("-", "_"): values[0] if values else True
+        for flag, values in map(flag_and_values, grouped(outcome.command))
+        if flag
+    }
+    return next((asked[name] for name in names if name in asked), None)
+
+
+def number_of(value: object | None) -> float | None:
+    """A setting as a number: of a list (capture sizes) the largest; None if it is none."""
+    if isinstance(value, list):
+        numbers = [number_of(item) for item in value]
+        return max((number for number in numbers if number is not None), default=None)
+    try:
+        return float(str(value))
+    except ValueError:
+        return None
+
+
+def step_ms(outcome: Outcome) -> float | None:
+    """Milliseconds of one decode step, or of one draft-and-verify cycle, at one request.
+
+    A cycle yields as many tokens as are accepted, so it takes TPOT times the accept length.
+    """
+    per_token = outcome.figures.get("single_p50_tpot_ms")
+    if per_token is None:
+        return None
+    if not speculates(outcome):
+        return per_token
+    accepted = outcome.figures.get("single_accept_length")
+    return per_token * accepted if accepted else None
+
+
+# -- other trials to compare with ----------------------------------------------------------------
+
+FARTHEST = 2
+"""Other parameters in which a trial to compare with may differ; more says too little."""
+
+
+def parameters_about(run: Run, *words: str) -> frozenset[str]:
+    """Parameters of the experiment whose definition mentions one of these words."""
+    parameters = run.experiment.get("parameters")
+    if not isinstance(parameters, Mapping):
+        return frozenset()
+    return frozenset(
+        name
+        for name, definition in parameters.items()
+        if any(word in repr(definition).lower() for word in words)
+    )
+
+
+@dataclass(frozen=True)
+class Peer:
+    """Another measured trial; `others` are the changes beyond those a rule allows."""
+
+    trial: Outcome
+    changes: tuple[Change, ...]
+    others: tuple[Change, ...]
+
+    @property
+    def caveat(self) -> str:
+        """`, which also differs in nccl_proto`; empty for a clean comparison."""
+        if not self.others:
+            return ""
+        names = ", ".join(change.name for change in self.others[:4])
+        more = f" and {len(self.others) - 4} more" if len(self.others) > 4 else ""
+        return f", which also differs in {names}{more}"
+
+
+def peers(case: Case, allowed: frozenset[str], accept: Callable[[Outcome], bool]) -> Iterator[Peer]:
+    """Measured trials of the same engine that `accept` takes, cleanest comparison first.
+
+    Those that differ in more than FARTHEST parameters outside `allowed`, or in none at all, are
+    left out.
+    """
+    table = _table(case.run)
+    if case.trial.number not in table.numbers:
+        return
+    differs = table.codes != table.codes[table.numbers.index(case.trial.number)]
+    counted = np.array([name not in allowed for name in table.names], dtype=bool)
+    others, changes = differs[:, counted].sum(axis=1), differs.sum(axis=1)
+    near = np.flatnonzero((others <= FARTHEST) & (changes > 0))
+    for index in near[np.lexsort((changes[near], others[near]))]:
+        other = case.run.outcome(table.numbers[index])
+        if other.engine == case.trial.engine and accept(other):
+            yield _peer(case, other, allowed)
+
+
+def _peer(case: Case, other: Outcome, allowed: frozenset[str]) -> Peer:
+    changes = differences(other.params, case.trial.params)
+    return Peer(other, changes, tuple(c for c in changes if c.name not in allowed))
+
+
+@dataclass(frozen=True)
+class _Table:
+    """The measured trials' parameters as numbers: equal numbers in a column are equal values."""
+
+    names: tuple[str, ...]
+    numbers: tuple[int, ...]
+    codes: NDArray[np.int64]  # trials x parameters
+
+
+@lru_cache(maxsize=4)
+def _table(run: Run) -> _Table:
+    numbers = tuple(point.number for point in run.points)
+    params = [run.outcome(number).params for number in numbers]
+    names = tuple(sorted({name for values in params for name in values}))
+    columns = []
+    for name in names:
+        texts = [repr(values[name]) if name in values else "" for values in params]
+        codes = {text: code for code, text in enumerate(dict.fromkeys(texts))}
+        columns.append([codes[text] for text in texts])
+    codes_of_trials = np.array(columns, dtype=np.int64).reshape(len(names), len(numbers)).T
+    return _Table(names, numbers, codes_of_trials)

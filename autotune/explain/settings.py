@@ -1,0 +1,89 @@
+"""Flags that did not do what they say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import takewhile
+
+from autotune.compare import ratio_of
+from autotune.explain.decode import GRAPH
+from autotune.explain.finding import (
+    Case,
+    Finding,
+    Peer,
+    asked_setting,
+    cause,
+    fact,
+    number_of,
+    peers,
+    unknown,
+)
+from autotune.records import OBJECTIVES
+from autotune.verdict import value_text
+
+_GRAPHS_OFF = ("disable_cuda_graph", "enforce_eager")
+
+
+def changed_by_the_server(case: Case) -> Iterator[Finding]:
+    """What was asked for and is not what the server says it runs."""
+    for override in case.trial.overrides:
+        asked = "nothing" if override.asked is None else f"{override.asked}"
+        yield cause(
+            "ignored_flag",
+            f"{override.setting}: {asked} was asked, the server runs {override.effective} "
+            f"({override.source}). What was measured is that.",
+            f"find out what {override.setting} needs, or leave it out of the search",
+        )
+
+
+def contradicted_by_figures(case: Case) -> Iterator[Finding]:
+    """Settings that the measured figures contradict, whatever the server says it runs."""
+    share = case.figure("single_decode_graph_share")
+    if share is not None and share >= GRAPH:
+        for name in _GRAPHS_OFF:
+            if asked_setting(case.trial, name) is True:
+                yield cause(
+                    "ignored_flag",
+                    f"{name} was asked, yet {share:.0%} of the decode steps ran from a CUDA graph.",
+                    graph_share=share,
+                )
+    limit = number_of(asked_setting(case.trial, "max_running_requests", "max_num_seqs"))
+    most = case.figure("running_requests_max")
+    if limit is not None and most is not None and most > limit:
+        yield cause(
+            "ignored_flag",
+            f"At most {limit:.0f} requests at once were asked, yet {most:.0f} ran.",
+            running_requests_max=most,
+        )
+
+
+def without_effect(case: Case) -> Iterator[Finding]:
+    """Parameters whose change made no difference at all between this trial and another."""
+    clean = takewhile(lambda peer: len(peer.changes) == 1, peers(case, frozenset(), lambda _: True))
+    for name, peer in {peer.changes[0].name: peer for peer in clean}.items():
+        if _is_same(case, peer):
+            yield fact(
+                "without_effect",
+                f"{name} made no difference: with {value_text(peer.changes[0].value)} trial "
+                f"{peer.trial.number} is the same within the spread. It does not matter here, or "
+                "the engine ignores it.",
+            )
+
+
+def _is_same(case: Case, peer: Peer) -> bool:
+    own, other = case.run.point(case.trial.number), case.run.point(peer.trial.number)
+    if own is None or other is None:
+        return False
+    return all(
+        ratio_of(own.values[n], own.spread[n], other.values[n], other.spread[n]).sign == "same"
+        for n in OBJECTIVES
+    )
+
+
+def failed(case: Case) -> Iterator[Finding]:
+    """What a trial that could not be measured died of."""
+    failure = case.trial.failure
+    if failure is not None:
+        yield cause("failed", f"It failed during {failure.phase}: {failure.kind}: {failure.cause}")
+    else:
+        yield unknown("failed", f"It is {case.trial.state}: nothing was measured.")
