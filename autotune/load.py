@@ -11,7 +11,7 @@ import itertools
 import random
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from autotune.clock import Clock
 from autotune.stream import Connection, Endpoint, Reply, Request
@@ -68,13 +68,20 @@ class _Loop:
     make: Callable[[int], Request]
     more: Callable[[Reply], bool]
     indices: Iterator[int]
-    replies: list[Reply]
+    connections: Sequence[Connection]
+    replies: list[Reply] = field(default_factory=list)
     stopped_at: float | None = None  # when the first worker stopped asking
 
-    def stop(self, now: float) -> None:
-        """Nobody asks any more."""
+    def end(self, now: float) -> None:
+        """The first worker asks no more: the concurrency falls from here on."""
         if self.stopped_at is None:
             self.stopped_at = now
+
+    def stop(self, now: float) -> None:
+        """Nobody asks any more; who asked just now, and got no token yet, is not waited for."""
+        self.end(now)
+        for connection in self.connections:
+            connection.abandon()
 
 
 async def closed_loop(
@@ -88,13 +95,15 @@ async def closed_loop(
 ) -> Run:
     """Keep `concurrency` requests in flight until `more(reply)` says no; then let them finish.
 
+    Requests that have not brought a token by then are given up: they are in no figure.
+
     `more` is called once a reply, in the order in which they end; `indices` (default: 0, 1, …)
     are handed to `make` and end the loop when they end. Connections are opened before the first
     request is sent. A request that fails comes back as a `Reply` with its fault. Raises
     LoadStalled.
     """
-    loop = _Loop(make, more, indices or itertools.count(), [])
     connections = [Connection(endpoint, clock) for _ in range(concurrency)]
+    loop = _Loop(make, more, indices or itertools.count(), connections)
     cpu_start = time.thread_time()
     await _drive([_work(loop, connection) for connection in connections], connections)
     return Run(
@@ -151,13 +160,15 @@ async def _work(loop: _Loop, connection: Connection) -> None:
     faults = 0
     for index in loop.indices:
         reply = await connection.send(loop.make(index))
+        if connection.abandoned:
+            return
         loop.replies.append(reply)
         faults = 0 if reply.ok else faults + 1
         if not loop.more(reply) or faults == _FAULTS_IN_A_ROW:
             loop.stop(reply.last)
         if loop.stopped_at is not None:
             return
-    loop.stop(connection.clock.now())
+    loop.end(connection.clock.now())
 
 
 async def _drive(

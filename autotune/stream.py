@@ -185,6 +185,7 @@ class Connection(asyncio.Protocol):
     def __init__(self, endpoint: Endpoint, clock: Clock) -> None:
         self.endpoint, self.clock = endpoint, clock
         self.heard = 0.0  # when bytes last came, on the event loop's clock
+        self.abandoned = False
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
         self._done: asyncio.Future[None] | None = None
@@ -201,10 +202,17 @@ class Connection(asyncio.Protocol):
         """Send one request and wait for its whole reply. Every fault comes back as a Reply."""
         reused = self._transport is not None
         reply = await self._attempt(request)
-        if reused and reply.fault is Fault.RESET and not self._response.heard:
+        lost = reply.fault is Fault.RESET and not self._response.heard
+        if reused and lost and not self.abandoned:
             # The server closed an idle connection while we wrote: ask once more on a new one.
             reply = await self._attempt(request)
         return reply
+
+    def abandon(self) -> None:
+        """Give up a running request that has not brought a token yet; no other is touched."""
+        if self._done is not None and not self._recording.deltas:
+            self.abandoned = True
+            self.close()
 
     def close(self) -> None:
         """Drop the connection; a running request ends as a reset."""
