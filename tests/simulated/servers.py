@@ -23,6 +23,7 @@ from autotune.load import Run, closed_loop
 from autotune.stream import Endpoint, Request
 
 KIMI = "moonshotai/Kimi-K2.5"
+ENTRY = ("-m", "autotune.engines.simulated")
 PROMPT_WORD = "abc "  # one token of a simulated server
 
 
@@ -155,7 +156,7 @@ def simulated(
     trial_dir.mkdir(parents=True)
     make_host(host_dir, host)
     port = free_port()
-    command = [sys.executable, "-m", "autotune.engines.simulated", "--as", engine, *args]
+    command = [sys.executable, *ENTRY, "--as", engine, *args]
     command += ["--port", str(port), "--served-model-name", "m"]
     variables = {
         **os.environ,

@@ -1,7 +1,7 @@
 """Chance, seeded: by the launch (what a re-launch changes) and by the request.
 
-Sizes follow what is reported of real servers: two boots of one configuration differ by about
-half a per cent here, loads at concurrency 128 by about 1 %, single requests by 1 % and by several
+Sizes follow what is reported of real servers: two boots of one configuration differ by just
+under a per cent, loads at concurrency 128 by about 1 %, single requests by 1 % and by several
 with speculation, because texts differ in how well they are guessed.
 """
 

@@ -29,10 +29,11 @@ def accept_length(scheduler: Scheduler) -> float | None:
 def _sglang(sim: Simulation, scheduler: Scheduler) -> list[tuple[str, float]]:
     c = scheduler.counters
     labels = f'model_name="{sim.args.served_name}",engine_type="unified",tp_rank="0"'
-    usage = scheduler.kv_used / max(1, scheduler.kv_tokens)
+    gauges = scheduler.gauges
+    usage = gauges.kv_used / max(1, scheduler.kv_tokens)
     rows: list[tuple[str, float]] = [
-        ("num_running_reqs", len(scheduler.running)),
-        ("num_queue_reqs", len(scheduler.waiting)),
+        ("num_running_reqs", gauges.running),
+        ("num_queue_reqs", gauges.waiting),
         ("token_usage", usage),
         ("full_token_usage", usage),
         ("cache_hit_rate", c.cached_tokens / max(1, c.prompt_tokens)),
@@ -61,10 +62,11 @@ def _sglang(sim: Simulation, scheduler: Scheduler) -> list[tuple[str, float]]:
 def _vllm(sim: Simulation, scheduler: Scheduler) -> list[tuple[str, float]]:
     c = scheduler.counters
     labels = f'engine="0",model_name="{sim.args.served_name}"'
-    usage = scheduler.kv_used / max(1, scheduler.kv_tokens)
+    gauges = scheduler.gauges
+    usage = gauges.kv_used / max(1, scheduler.kv_tokens)
     rows: list[tuple[str, float]] = [
-        ("num_requests_running", len(scheduler.running) + len(scheduler.prefilling)),
-        ("num_requests_waiting", len(scheduler.waiting)),
+        ("num_requests_running", gauges.running),
+        ("num_requests_waiting", gauges.waiting),
         ("kv_cache_usage_perc", usage),
         ("num_preemptions_total", c.retracted),
         ("prompt_tokens_total", c.prompt_tokens),

@@ -225,7 +225,7 @@ def forward_ms(
 def _kernel_us(model: Model, settings: Settings, seqs: float, tokens: float) -> float:
     """Small kernels of one layer; compilation fuses some of them."""
     if settings.engine == "vllm":
-        return model.kernel_us * (0.52 if settings.compiled else 1.0)
+        return model.kernel_us * (0.43 if settings.compiled else 1.0)
     compiled = settings.compiled and seqs <= 32 and tokens <= 256
     return model.kernel_us * (0.88 if compiled else 1.0)
 

@@ -50,6 +50,15 @@ class Counters:
     ttft_count: int = 0
 
 
+@dataclass(frozen=True)
+class Gauges:
+    """The state during the last step: what engines publish, and not what a turn leaves."""
+
+    running: int = 0
+    waiting: int = 0
+    kv_used: int = 0
+
+
 class Watcher:
     """What the scheduler reports to, so that an engine can log in its own words."""
 
@@ -87,6 +96,7 @@ class Scheduler:
         self.drain: Callable[[], asyncio.Future[None] | None] = lambda: None
         self.before_step: Callable[[], None] = lambda: None
         self.busy_seconds = 0.0
+        self.gauges = Gauges()
         self._curve = physics.accept_curve(model, settings)
         self._cycle_cache: dict[tuple[int, int], float] = {}
         self._prefixes: OrderedDict[int, None] = OrderedDict()
@@ -143,6 +153,7 @@ class Scheduler:
             await self._after_step(first)
 
     async def _idle(self) -> None:
+        self.gauges = Gauges()
         self.clock.busy = False
         self._replacements = self._ended  # a whole wave ended at once: it may well come again
         self.arrived.clear()
@@ -167,6 +178,8 @@ class Scheduler:
     async def _step(self) -> bool:
         """One decision: a prefill batch, a mixed step, or a run of decode steps."""
         self._admit()
+        busy = len(self.running) + len(self.prefilling)
+        self.gauges = Gauges(busy, len(self.waiting), self.kv_used)
         if self.prefilling and not self.settings.mixed_chunk:
             return await self._prefill([])
         if self.prefilling:
