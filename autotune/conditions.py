@@ -64,7 +64,7 @@ def active(
     kept: dict[str, Value] = {}
     for name in order:
         if name in params and applies(parameters[name], kept):
-            kept[name] = params[name]
+            kept[name] = tidy(params[name])
     return {name: kept[name] for name in parameters if name in kept}
 
 

@@ -9,9 +9,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import optuna
 import pytest
 import yaml
 
+from autotune.engines.base import Place
+from autotune.engines.launch import build_launch
+from autotune.engines.registry import engine_named
+from autotune.engines.simulated import sglang_args, vllm_args
+from autotune.engines.simulated.hosts import host_named
 from autotune.errors import InputError
 from autotune.experiment import load_experiment
 from autotune.space import Space
@@ -88,6 +94,22 @@ def test_kimi_covers_what_was_asked_for():
     assert "cuda-graph-max-bs-decode" not in eager.args
     ipc = {**space.known_good[0], "pcie_ipc_all_reduce": True}
     assert space.settings(ipc).env["SGLANG_ENABLE_PCIE_IPC_ALLREDUCE"] == "1"
+
+
+def test_the_engines_parsers_know_every_flag_that_a_space_can_give(path):
+    """Random configurations through the simulated engines' own command lines."""
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    space = Space(load_experiment(path))
+    host = host_named("8x-rtx-pro-6000")
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
+    drawn = [space.suggest(study.ask()) for _ in range(40)]
+    for params in [*space.known_good, *drawn]:
+        settings = space.settings(params)
+        place = Place("127.0.0.1", 30000, "model", Path("/tmp"))
+        launch = build_launch(settings, engine_named(settings.engine), place, 0)
+        words = launch.argv[len(settings.command) if settings.engine == "sglang" else 2 :]
+        parser = sglang_args if settings.engine == "sglang" else vllm_args
+        assert parser.parse(words, launch.env, host).engine == settings.engine
 
 
 # -- broken copies -------------------------------------------------------------------------------

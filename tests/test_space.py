@@ -194,6 +194,7 @@ def test_suggest_asks_only_for_what_applies_and_gives_configurations(space):
         trial = study.ask()
         params = space.suggest(trial)
         assert params == space.active(trial.params)
+        assert all(len(str(value)) < 12 for value in params.values())
         assert trial.params.keys() == params.keys()
         assert space.invalid(params) in (None, "too slow to measure")
         assert trial.distributions == {name: space.distributions[name] for name in params}
