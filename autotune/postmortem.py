@@ -67,10 +67,10 @@ def evidence(text: str, engine: Engine) -> bool:
 def failure_of(
     cause: Cause, lines: list[str], engine: Engine, phase: Phase, launch: Launch | None = None
 ) -> Failure:
-    """The failure that a causal line states; its phase is the last that the log began before
-    it, unless the server served already."""
+    """The failure that a causal line states; its phase is the last that the log began by then,
+    unless the server served already."""
     if phase not in _SERVING:
-        begun = (engine.phase_of(line) for line in reversed(lines[: cause.index]))
+        begun = (engine.phase_of(line) for line in reversed(lines[: cause.index + 1]))
         phase = next((found for found in begun if found is not None), Phase.LAUNCH)
     kind = cause.kind
     if kind is FailureKind.CRASHED and phase is Phase.LAUNCH and _REFUSAL.match(cause.line):

@@ -21,9 +21,9 @@ from autotune.reaper import mark_of
 from autotune.records import Failure, FailureKind, Launch, Phase
 from autotune.timeline import Timeline
 
-_POLL_SECONDS = 0.2
+_POLL_SECONDS = 0.05
 _LOOK_SECONDS = 0.5  # between two looks at all processes and GPUs
-_PROBE_SECONDS = 0.5  # between two questions whether it is ready
+_PROBE_SECONDS = 0.1  # between two questions whether it is ready
 # A driver that was suspended must not take its own sleep for the server's: so many looks in
 # a row have to find nothing before a stall is one.
 _MIN_SILENT_LOOKS = 5
@@ -64,6 +64,7 @@ class Starting:
         self._moved = Signs(time.monotonic())
         self._now = self._moved
         self._silent_looks = 0
+        self._patience: asyncio.Task[None] | None = None
 
     async def until_ready(self, http: httpx.AsyncClient) -> None:
         """Return once the server answers a real generation under this trial's name.
@@ -87,6 +88,7 @@ class Starting:
                 )
             probe.result()
         finally:
+            self._lose_patience()
             probe.cancel()
             with contextlib.suppress(asyncio.CancelledError, TrialError):
                 await probe
@@ -152,9 +154,18 @@ class Starting:
         self._pace.add(now, self._now.io_bytes, self._fraction)
         if self._now.moved_since(self._moved):
             self._moved, self._moved_at, self._silent_looks = self._now, now, 0
+            self._lose_patience()
         else:
             self._silent_looks += 1
+        if self._silent_looks == _MIN_SILENT_LOOKS:
+            # The clock of an idle simulated server stands while it is only looked at.
+            self._patience = asyncio.create_task(self._clock.sleep(self._stall_seconds))
         self._timeline.note(self._status(now), self._fraction)
+
+    def _lose_patience(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
 
     def _signs(self) -> Signs:
         io, cpu, compilers = self._usage.read(self._leash.pids)
