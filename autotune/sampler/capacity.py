@@ -8,6 +8,7 @@ among a few, found parameter by parameter.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,7 +22,8 @@ NEWTON_STEPS = 8
 SCALES = (1.0, 3.0, 9.0, 27.0)
 BEND = 0.15  # variance of the per-parameter correction, relative to the linear term
 CATEGORY = 0.15  # variance of a category, relative to an ordinal's
-MAX_POINTS = 200
+MAX_POINTS = 120
+MAX_SEARCHED = 60  # points up to which each ordinal's amplitude is searched
 
 
 @dataclass(frozen=True)
@@ -48,8 +50,8 @@ class Capacity:
 
 def fit(codes: Array, failed: NDArray[np.bool_], categorical: NDArray[np.bool_]) -> Capacity:
     """codes (n, axes) of launches that got as far as needing memory; failed (n,)."""
-    if len(codes) > MAX_POINTS:
-        codes, failed = codes[-MAX_POINTS:], failed[-MAX_POINTS:]
+    recent = _recent(failed)
+    codes, failed = codes[recent], failed[recent]
     labels = np.where(failed, 1.0, -1.0)
     parts = _parts(codes, codes, categorical)
     relative = np.where(categorical, CATEGORY, 1.0)
@@ -57,7 +59,8 @@ def fit(codes: Array, failed: NDArray[np.bool_], categorical: NDArray[np.bool_])
     evidence, variances = max(
         ((_laplace(_kernel(parts, one), labels)[0], one) for one in options), key=lambda e: e[0]
     )
-    for column in np.flatnonzero(~categorical):
+    searched: Iterable[int] = np.flatnonzero(~categorical) if len(codes) <= MAX_SEARCHED else []
+    for column in searched:
         for factor in (0.1, 10.0):
             tried = variances.copy()
             tried[column] *= factor
@@ -66,6 +69,13 @@ def fit(codes: Array, failed: NDArray[np.bool_], categorical: NDArray[np.bool_])
                 evidence, variances = better, tried
     _, gradient, middle = _laplace(_kernel(parts, variances), labels)
     return Capacity(codes, categorical, variances, gradient, middle)
+
+
+def _recent(failed: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """The latest of either outcome: a sampler that has learned sees few failures late."""
+    half = MAX_POINTS // 2
+    bad, good = np.flatnonzero(failed)[-half:], np.flatnonzero(~failed)
+    return np.sort(np.concatenate([bad, good[-(MAX_POINTS - len(bad)) :]]))
 
 
 def _parts(left: Array, right: Array, categorical: NDArray[np.bool_]) -> Array:

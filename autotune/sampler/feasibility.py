@@ -86,13 +86,19 @@ class Feasibility:
     boundary: Capacity | None
 
     def probability(self, codes: Array) -> Array:
-        """Shape (n,), in (0, 1]."""
+        """P(success) of shape (n,), in (0, 1]."""
+        starts, fits = self.stages(codes)
+        return starts * fits
+
+    def stages(self, codes: Array) -> tuple[Array, Array]:
+        """P(no fault of a value) and P(it fits in memory, given that), each of shape (n,)."""
         held = self.features(codes)
         total = np.zeros(len(codes))
         for cause in self.causes:
             total += cause.log_success(held)
-        fits = 1.0 if self.boundary is None else self.boundary.probability(codes)
-        return np.exp(total) * fits
+        if self.boundary is None:
+            return np.exp(total), np.ones(len(codes))
+        return np.exp(total), self.boundary.probability(codes)
 
 
 def learn(

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from autotune.sampler import feasibility, surrogate
 from autotune.sampler.acquisition import (
@@ -25,6 +26,7 @@ from autotune.sampler.space import Key, KnownSpace, keys
 MODEL_FROM = 3  # working launches before the surrogate speaks
 ROUNDS = 3  # of hill climbing on the acquisition
 CLIMBERS = 6
+THRIFT = 0.25  # exponent of the expected cost
 CAUTION = 2.0  # exponent of the probability of success
 
 Score = Callable[[Array], Array]
@@ -40,44 +42,60 @@ class Candidates:
 
 @dataclass(frozen=True)
 class Model:
-    """One process per objective, the yardstick, and the front in goodness."""
+    """One surrogate per objective, the yardstick, and the front in goodness."""
 
-    processes: tuple[surrogate.Process, ...]
+    surrogates: tuple[surrogate.Surrogate, ...]
     by: Yardstick
     front: Array
 
     def predict(self, codes: Array) -> Prediction:
-        first = self.processes[0]
-        gaps = distances(codes, first.codes, first.categorical)
-        columns = [process.predict_from(gaps) for process in self.processes]
-        return Prediction(
-            np.stack([mean for mean, _ in columns], axis=1),
-            np.stack([sd for _, sd in columns], axis=1),
-        )
+        first = self.surrogates[0]
+        return _predict(self.surrogates, distances(codes, first.codes, first.categorical))
+
+
+def _predict(surrogates: tuple[surrogate.Surrogate, ...], gaps: Array) -> Prediction:
+    columns = [one.predict_from(gaps) for one in surrogates]
+    return Prediction(
+        np.stack([mean for mean, _ in columns], axis=1),
+        np.stack([sd for _, sd in columns], axis=1),
+    )
 
 
 def fit_model(data: Data, pending: Array, space: KnownSpace) -> Model:
-    """Surrogates on working launches; running ones are believed to come out as predicted."""
-    good = data.ok
-    codes, weight = data.codes[good], data.weight[good]
+    """Surrogates on working launches; running ones are believed to come out as predicted.
+
+    The front is that of the predicted means, not of the noisy measurements: a lucky one would
+    hide what is better.
+    """
+    rows = _selected(data)
+    codes, weight = data.codes[rows], data.weight[rows]
     categorical = np.array([one.categorical for one in space.axes])
-    processes = tuple(
-        surrogate.fit(codes, data.gains[good, i], data.noise[good, i], weight, categorical)
+    surrogates = tuple(
+        surrogate.fit(codes, data.gains[rows, i], data.noise[rows, i], weight, categorical)
         for i in range(len(data.scales))
     )
-    by = yardstick(data.gains[good], [scale.log for scale in data.scales])
-    model = Model(processes, by, np.empty((0, len(data.scales))))
     own = codes[weight == 1.0]
     if len(pending):
-        believed = model.predict(pending).mean
-        model = Model(
-            tuple(surrogate.extended(p, pending, believed[:, i]) for i, p in enumerate(processes)),
-            by,
-            model.front,
-        )
+        surrogates = tuple(one.believing(pending) for one in surrogates)
         own = np.concatenate([own, pending])
-    front = goodness(model.predict(own).mean, by) if len(own) else model.front
-    return Model(model.processes, by, front[pareto_mask(front)])
+    by = yardstick(data.gains[data.ok], [scale.log for scale in data.scales])
+    gaps = distances(own, surrogates[0].codes, categorical)
+    front = goodness(_predict(surrogates, gaps).mean, by)
+    return Model(surrogates, by, front[pareto_mask(front)])
+
+
+def _selected(data: Data) -> NDArray[np.int64]:
+    """Working launches to model: all, or of many the front's ranks first, then the latest."""
+    good = np.flatnonzero(data.ok)
+    if len(good) <= surrogate.MAX_POINTS:
+        return good
+    chosen = np.zeros(len(good), dtype=bool)
+    while chosen.sum() < surrogate.MAX_POINTS // 2:
+        left = np.flatnonzero(~chosen)
+        chosen[left[pareto_mask(data.gains[good[left]])]] = True
+    latest = np.flatnonzero(~chosen)[-max(1, surrogate.MAX_POINTS - int(chosen.sum())) :]
+    chosen[latest] = True
+    return good[chosen]
 
 
 def propose(
@@ -138,14 +156,38 @@ def _score(
         known = np.concatenate([data.codes, pending])
         return lambda codes: chances.probability(codes) ** 2 * _novelty(codes, known, space)
     model = fit_model(data, pending, space)
+    cost = _cost(data)
 
     def score(codes: Array) -> Array:
         if not len(codes):
             return np.empty(0)
         gain = expected_improvement(model.predict(codes), model.front, model.by)
-        return gain * chances.probability(codes) ** CAUTION
+        starts, fits = chances.stages(codes)
+        return gain * (starts * fits) ** CAUTION / cost(starts, fits) ** THRIFT
 
     return score
+
+
+def _cost(data: Data) -> Callable[[Array, Array], Array]:
+    """Expected seconds relative to a launch that works, from the chances of both stages.
+
+    A crash after 90 s costs little of a night, running out of memory after the load most of a
+    trial. Failures cost as much as successes where times are not known.
+    """
+    large = np.isin(np.array(data.kinds, dtype=object), sorted(feasibility.OF_SIZE))
+    works = _mean_seconds(data.seconds[data.ok], 1.0)
+    crash = min(1.0, _mean_seconds(data.seconds[~data.ok & ~large], works) / works)
+    full = min(1.0, _mean_seconds(data.seconds[~data.ok & large], works) / works)
+
+    def expected(starts: Array, fits: Array) -> Array:
+        return starts * fits + (1 - starts) * crash + starts * (1 - fits) * full
+
+    return expected
+
+
+def _mean_seconds(seconds: Array, otherwise: float) -> float:
+    known = seconds[~np.isnan(seconds)]
+    return float(known.mean()) if len(known) else otherwise
 
 
 def _novelty(codes: Array, known: Array, space: KnownSpace) -> Array:
