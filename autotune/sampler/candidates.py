@@ -54,6 +54,16 @@ class Pool:
         blocks = [self._around(parent, rng) for parent in filled]
         return np.concatenate(blocks) if blocks else np.empty((0, len(self.axes)))
 
+    def reversions(self, parents: Array, reference: Array, rng: np.random.Generator) -> Array:
+        """Each parent with each parameter that differs from ``reference`` (axes,) set back."""
+        filled = self._filled(parents, rng)
+        rows = [
+            np.where(np.arange(len(row)) == column, reference, row)
+            for row in filled
+            for column in np.flatnonzero((row != reference) & ~np.isnan(reference))
+        ]
+        return np.array(rows).reshape(-1, len(self.axes))
+
     def _around(self, parent: Array, rng: np.random.Generator) -> Array:
         rows = []
         for column, one in enumerate(self.axes):

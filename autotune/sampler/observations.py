@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from optuna.study import StudyDirection
+from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 from autotune.sampler.encoding import Array, encode
@@ -83,6 +83,24 @@ def observe(
     if len(values) != objectives or not all(math.isfinite(value) for value in values):
         return Observation(config, None, kind, seconds)
     return Observation(config, values, "", seconds, _spread(attrs.get("spread"), names))
+
+
+def objective_names(study: Study) -> list[str]:
+    """The metric names, or "0", "1", ... where none are set."""
+    return list(study.metric_names or map(str, range(len(study.directions))))
+
+
+def collect(
+    trials: Iterable[FrozenTrial], space: KnownSpace, names: Sequence[str], weight: float = 1.0
+) -> list[Observation]:
+    """What finished trials teach, in the space's canonical configurations."""
+    found = []
+    for trial in trials:
+        if trial.state.is_finished() and trial.params:
+            one = observe(trial, space.canonical(trial.params), len(names), names)
+            if one is not None:
+                found.append(replace(one, weight=weight))
+    return found
 
 
 def _number(value: Any) -> float | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from autotune.sampler.acquisition import (
 )
 from autotune.sampler.candidates import Pool
 from autotune.sampler.encoding import Array
+from autotune.sampler.expectation import Expectation
 from autotune.sampler.kernel import distances
 from autotune.sampler.observations import Data
 from autotune.sampler.space import Key, KnownSpace, keys
@@ -42,26 +43,24 @@ class Candidates:
 
 @dataclass(frozen=True)
 class Model:
-    """One surrogate per objective, the yardstick, and the front in goodness."""
+    """One surrogate per objective, over what is expected, and the front in goodness."""
 
     surrogates: tuple[surrogate.Surrogate, ...]
+    expect: Expectation
     by: Yardstick
     front: Array
 
     def predict(self, codes: Array) -> Prediction:
         first = self.surrogates[0]
-        return _predict(self.surrogates, distances(codes, first.codes, first.categorical))
+        gaps = distances(codes, first.codes, first.categorical)
+        columns = [one.predict_from(gaps) for one in self.surrogates]
+        return Prediction(
+            self.expect(codes) + np.stack([mean for mean, _ in columns], axis=1),
+            np.stack([sd for _, sd in columns], axis=1),
+        )
 
 
-def _predict(surrogates: tuple[surrogate.Surrogate, ...], gaps: Array) -> Prediction:
-    columns = [one.predict_from(gaps) for one in surrogates]
-    return Prediction(
-        np.stack([mean for mean, _ in columns], axis=1),
-        np.stack([sd for _, sd in columns], axis=1),
-    )
-
-
-def fit_model(data: Data, pending: Array, space: KnownSpace) -> Model:
+def fit_model(data: Data, pending: Array, space: KnownSpace, expect: Expectation) -> Model:
     """Surrogates on working launches; running ones are believed to come out as predicted.
 
     The front is that of the predicted means, not of the noisy measurements: a lucky one would
@@ -69,9 +68,10 @@ def fit_model(data: Data, pending: Array, space: KnownSpace) -> Model:
     """
     rows = _selected(data)
     codes, weight = data.codes[rows], data.weight[rows]
+    beyond = data.gains[rows] - expect(codes)
     categorical = np.array([one.categorical for one in space.axes])
     surrogates = tuple(
-        surrogate.fit(codes, data.gains[rows, i], data.noise[rows, i], weight, categorical)
+        surrogate.fit(codes, beyond[:, i], data.noise[rows, i], weight, categorical)
         for i in range(len(data.scales))
     )
     own = codes[weight == 1.0]
@@ -79,9 +79,9 @@ def fit_model(data: Data, pending: Array, space: KnownSpace) -> Model:
         surrogates = tuple(one.believing(pending) for one in surrogates)
         own = np.concatenate([own, pending])
     by = yardstick(data.gains[data.ok], [scale.log for scale in data.scales])
-    gaps = distances(own, surrogates[0].codes, categorical)
-    front = goodness(_predict(surrogates, gaps).mean, by)
-    return Model(surrogates, by, front[pareto_mask(front)])
+    model = Model(surrogates, expect, by, np.empty((0, len(surrogates))))
+    front = goodness(model.predict(own).mean, by)
+    return replace(model, front=front[pareto_mask(front)])
 
 
 def _selected(data: Data) -> NDArray[np.int64]:
@@ -105,19 +105,27 @@ def propose(
     space: KnownSpace,
     pool: Pool,
     pinned: Array,
+    expect: Expectation,
+    ablate: bool,
     rng: np.random.Generator,
 ) -> Array | None:
     """A full assignment (axes,) of a new, allowed configuration; None if none is found.
 
-    ``pinned`` (axes,) holds the codes of parameters that are already decided, else NaN.
+    With ``ablate`` one change of a member of the front is undone, if that is new. ``pinned``
+    (axes,) holds the codes of parameters that are already decided, else NaN.
     """
     chances = feasibility.learn(space.axes, data.codes, data.ok, data.kinds, data.weight)
-    score = _score(data, pending, space, chances)
+    score = _score(data, pending, space, chances, expect)
     seen = set(taken)
 
     def admit(full: Array) -> Candidates:
         return _admit(full, seen, space, pinned)
 
+    if ablate:
+        undone = admit(_undone(data, pool, rng))
+        chosen = _best_allowed(undone, score(undone.codes), space)
+        if chosen is not None:
+            return chosen
     found = admit(_first_pool(data, pool, rng))
     scores = score(found.codes)
     for _ in range(ROUNDS):
@@ -138,6 +146,15 @@ def _first_pool(data: Data, pool: Pool, rng: np.random.Generator) -> Array:
     )
 
 
+def _undone(data: Data, pool: Pool, rng: np.random.Generator) -> Array:
+    """Members of the front with one parameter back at its value in the first working launch."""
+    own = data.ok & (data.weight == 1.0)
+    if not own.any():
+        return np.empty((0, len(pool.axes)))
+    codes = data.codes[own]
+    return pool.reversions(codes[pareto_mask(data.gains[own])], codes[0], rng)
+
+
 def _parents(data: Data) -> Array:
     """Codes of the front and of the rank behind it."""
     codes, gains = data.codes[data.ok], data.gains[data.ok]
@@ -150,12 +167,16 @@ def _parents(data: Data) -> Array:
 
 
 def _score(
-    data: Data, pending: Array, space: KnownSpace, chances: feasibility.Feasibility
+    data: Data,
+    pending: Array,
+    space: KnownSpace,
+    chances: feasibility.Feasibility,
+    expect: Expectation,
 ) -> Score:
     if data.ok.sum() < MODEL_FROM:
         known = np.concatenate([data.codes, pending])
         return lambda codes: chances.probability(codes) ** 2 * _novelty(codes, known, space)
-    model = fit_model(data, pending, space)
+    model = fit_model(data, pending, space, expect)
     cost = _cost(data)
 
     def score(codes: Array) -> Array:

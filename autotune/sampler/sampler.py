@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,11 +15,14 @@ from optuna.trial import FrozenTrial, TrialState
 
 from autotune.sampler.candidates import Pool
 from autotune.sampler.encoding import Array, axis
+from autotune.sampler.expectation import expectation
 from autotune.sampler.hint import Prior, SpaceHint
-from autotune.sampler.observations import Observation, observe, tabulate
+from autotune.sampler.observations import Data, collect, objective_names, tabulate
 from autotune.sampler.proposal import allowed, propose
 from autotune.sampler.space import Key, KnownSpace, keys, learn_space
 
+FOREIGN = 0.999  # the largest weight of another study's trial: 1 marks the study's own
+ABLATION_SHARE = 20  # one trial in this many of the budget
 ENUMERABLE = 100_000  # full assignments up to which a space is searched completely
 
 
@@ -109,9 +111,13 @@ class ParetoSampler(BaseSampler):
         pool = Pool(space.axes, self._priors)
         rng = self._rng(trial.number, "")
         taken = self._taken(study, space, trial.number)
-        data = tabulate(self._observations(study, space), space, study.directions)
+        data = self._data(study, space)
+        expect = expectation(self._priors, space.axes, objective_names(study), data.scales)
         pending = space.encode(self._pending(study, space, trial.number))
-        chosen = propose(data, pending, taken, space, pool, pinned, rng)
+        ablate = self._budget is not None and trial.number >= self._budget - _ablations(
+            self._budget
+        )
+        chosen = propose(data, pending, taken, space, pool, pinned, expect, ablate, rng)
         if chosen is None and space.cardinality <= ENUMERABLE:
             chosen = _untried(space, taken, pinned)
         if chosen is None:
@@ -123,22 +129,12 @@ class ParetoSampler(BaseSampler):
     def _known_space(self, study: Study) -> KnownSpace:
         return learn_space(study.get_trials(deepcopy=False), self._space)
 
-    def _observations(self, study: Study, space: KnownSpace) -> list[Observation]:
-        names = study.metric_names or [str(i) for i in range(len(study.directions))]
-        found = [
-            self._observe(trial, space, names, 1.0)
-            for trial in study.get_trials(deepcopy=False)
-            if trial.state.is_finished()
-        ]
+    def _data(self, study: Study, space: KnownSpace) -> Data:
+        names = objective_names(study)
+        found = collect(study.get_trials(deepcopy=False), space, names)
         for trial, weight in self._history:
-            found.append(self._observe(trial, space, names, min(weight, 0.999)))
-        return [one for one in found if one is not None]
-
-    def _observe(
-        self, trial: FrozenTrial, space: KnownSpace, names: Sequence[str], weight: float
-    ) -> Observation | None:
-        one = observe(trial, space.canonical(trial.params), len(names), names)
-        return one and replace(one, weight=weight)
+            found += collect([trial], space, names, min(weight, FOREIGN))
+        return tabulate(found, space, study.directions)
 
     def _pending(self, study: Study, space: KnownSpace, number: int) -> list[dict[str, Any]]:
         running = [
@@ -165,6 +161,11 @@ class ParetoSampler(BaseSampler):
 
     def _rng(self, number: int, purpose: str) -> np.random.Generator:
         return np.random.default_rng([self._seed, number, *purpose.encode()])
+
+
+def _ablations(budget: int) -> int:
+    """Trials at the end of a budget that undo changes of the front one by one."""
+    return budget // ABLATION_SHARE
 
 
 def _one_thread() -> AbstractContextManager[object]:
