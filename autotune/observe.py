@@ -89,6 +89,23 @@ def capacity_warning(figures: dict[str, float], concurrency: int) -> str | None:
     )
 
 
+@dataclass
+class _Log:
+    """A server's log, read on from where it was read to last."""
+
+    text: Callable[[int], str] | None
+    offset: int = 0
+
+    def __post_init__(self) -> None:
+        self.news()
+
+    def news(self) -> str:
+        """What was written since."""
+        found = self.text(self.offset) if self.text is not None else ""
+        self.offset += len(found.encode())
+        return found
+
+
 @contextlib.asynccontextmanager
 async def observing(
     engine: Engine | None,
@@ -101,9 +118,9 @@ async def observing(
     if engine is None:
         yield observation
         return
-    log_start = len(log_text(0).encode()) if log_text else 0
+    log, live = _Log(log_text), _Log(log_text)
     observation.before = await _sample(engine, http)
-    task = asyncio.create_task(_keep_sampling(observation, engine, http, clock))
+    task = asyncio.create_task(_keep_sampling(observation, engine, http, clock, live))
     try:
         yield observation
     finally:
@@ -111,12 +128,11 @@ async def observing(
         with contextlib.suppress(asyncio.CancelledError):
             await task
     observation.after = await _sample(engine, http)
-    if log_text:
-        observation.log = engine.sample_from_log(log_text(log_start))
+    observation.log = engine.sample_from_log(log.news())
 
 
 async def _keep_sampling(
-    observation: Observation, engine: Engine, http: httpx.AsyncClient, clock: Clock
+    observation: Observation, engine: Engine, http: httpx.AsyncClient, clock: Clock, log: _Log
 ) -> None:
     # Never `clock.sleep`: a simulated server would stop its clock for this sleeper's sake.
     real = isinstance(clock, WallClock)
@@ -124,6 +140,8 @@ async def _keep_sampling(
         await asyncio.sleep(_PERIOD_SECONDS if real else _SIMULATED_PERIOD_SECONDS)
         asked = clock.now()
         sample = await _sample(engine, http)
+        if sample.running is None:  # no metrics: the log's newest line tells
+            sample = engine.sample_from_log(log.news())
         observation.samples.append(((asked + clock.now()) / 2, sample))
 
 

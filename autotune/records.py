@@ -35,6 +35,7 @@ FIGURES: Mapping[str, str] = {
     # Peak: the workload's concurrency.
     "peak_window_tok_s": "completion tokens in the window of full concurrency / its length",
     "peak_whole_run_tok_s": "all completion tokens / first send to last token",
+    "peak_waves": "waves of requests in that window: the samples of the peak figure",
     "peak_window_seconds": "length of the window of full concurrency",
     "peak_requests": "requests that finished",
     "peak_failed_requests": "requests that failed",
@@ -48,6 +49,7 @@ FIGURES: Mapping[str, str] = {
     "p50_e2e_ms": "request time at peak, median",
     "p99_e2e_ms": "the same, 99th percentile",
     "goodput_rps": "requests per second that met every latency constraint",
+    "goodput_share": "share of the open loop's requests that met every latency constraint, 0-1",
     "peak_accept_length": "tokens accepted per verify step at peak",
     "peak_decode_graph_share": "share of decode (or verify) steps at peak run from a CUDA graph",
     "running_requests_max": "most requests the server ran at once",
