@@ -6,18 +6,20 @@ import secrets
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import count
 from pathlib import Path
 
 import httpx
 
-from autotune.clock import Clock
+from autotune.clock import Clock, WallClock
 from autotune.dialect import find_dialect
 from autotune.engines.base import Engine
 from autotune.errors import TrialFailed
 from autotune.experiment import MeasureSettings, Workload
 from autotune.journal import Journal
 from autotune.load import LoadStalled, Run, closed_loop
+from autotune.load_processes import closed_loop_in_processes, processes_for
 from autotune.observe import Observation, observing
 from autotune.prompts import Message
 from autotune.records import Failure, FailureKind, Phase
@@ -77,14 +79,16 @@ class Session:
         self, concurrency: int, more: Callable[[Reply], bool], *, usage_in_chunks: bool = False
     ) -> Run:
         """A closed loop over the next prompts; raises TrialFailed when nothing comes any more."""
+        make = partial(self.prompts.request, usage_in_chunks=usage_in_chunks)
+        indices, clock = self.new_indices(), self.clock
+        processes = processes_for(concurrency) if isinstance(clock, WallClock) else 1
         try:
-            return await closed_loop(
-                self.endpoint,
-                lambda index: self.prompts.request(index, usage_in_chunks=usage_in_chunks),
-                concurrency,
-                clock=self.clock,
-                more=more,
-                indices=self.new_indices(),
+            if processes == 1:
+                return await closed_loop(
+                    self.endpoint, make, concurrency, clock=clock, more=more, indices=indices
+                )
+            return await closed_loop_in_processes(
+                self.endpoint, make, concurrency, processes, more=more, first_index=next(indices)
             )
         except LoadStalled as stalled:
             failure = Failure(

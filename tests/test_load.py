@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 from itertools import count, islice
 from typing import Any
 
@@ -11,7 +13,9 @@ import pytest
 
 from autotune.calibrate import mock_request, running_mock
 from autotune.clock import WallClock
+from autotune.errors import TrialLost
 from autotune.load import LoadStalled, Run, closed_loop, open_loop
+from autotune.load_processes import closed_loop_in_processes
 from autotune.mock import Truth
 from autotune.stream import Connection, Endpoint, Fault, Reply, Request
 from tests.odd_server import (
@@ -276,3 +280,36 @@ async def test_the_mock_does_what_it_says() -> None:
         assert len(reply.deltas) == 16
         assert reply.ttft_seconds is not None and reply.ttft_seconds >= 0.049
         assert reply.e2e_seconds >= truth.request_seconds(64) - 0.002
+
+
+@pytest.mark.parametrize("processes", [2, 3])
+async def test_several_client_processes_are_one_load(processes: int) -> None:
+    truth = Truth(ttft_seconds=0.02, tpot_seconds=0.002, tokens_per_chunk=4)
+    seen: list[int] = []
+
+    def more(reply: Reply) -> bool:
+        seen.append(reply.index)
+        return len(seen) < 30
+
+    with running_mock(truth) as url:
+        run = await closed_loop_in_processes(
+            Endpoint(url), ten_tokens, 7, processes, more=more, first_index=100
+        )
+    indices = sorted(reply.index for reply in run.replies)
+    assert len(indices) >= 30 and len(set(indices)) == len(indices) and indices[0] == 100
+    assert run.concurrency == 7 and not run.failed
+    assert run.full_from < run.full_until and run.client_cpu_seconds > 0
+
+
+async def test_a_dead_client_process_loses_the_trial_and_leaves_none_behind() -> None:
+    with running_mock(Truth()) as url, pytest.raises(TrialLost, match="client process"):
+        await closed_loop_in_processes(Endpoint(url), suicidal, 4, 2, more=lambda reply: True)
+
+
+def ten_tokens(index: int) -> Request:
+    return mock_request(index, 10)
+
+
+def suicidal(index: int) -> Request:
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError
