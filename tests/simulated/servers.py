@@ -19,6 +19,7 @@ import httpx
 
 from autotune.engines.simulated.adapter import make_host
 from autotune.engines.simulated.clock import SimulatedClock
+from autotune.engines.simulated.clock_file import NAME, ClockFile
 from autotune.load import Run, closed_loop
 from autotune.stream import Endpoint, Request
 
@@ -52,6 +53,9 @@ class Running:
     def wait_ready(self, seconds: float = 30.0) -> None:
         until(lambda: self._health() == 200 or self.process.poll() is not None, seconds)
         assert self.process.poll() is None, self.log[-3000:]
+
+    def set_speed(self, speed: float) -> None:
+        ClockFile(self.trial_dir / NAME, speed).speed = speed
 
     def _health(self) -> int | None:
         try:

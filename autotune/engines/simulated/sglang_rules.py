@@ -80,4 +80,4 @@ def default_fraction(resolved: dict[str, Any], model: Model, host: Host) -> floa
         reserved += 3 * resolved["cuda_graph_max_bs_decode"] * attention_dp
     reserved = max(reserved, 10_240) if host.memory_mib > 60_000 else reserved
     fraction = (host.memory_mib - reserved) / host.memory_mib
-    return float(round(fraction * (0.95 * 0.92 if model.vision else 1.0), 3))
+    return float(round(fraction * (0.91 if model.vision else 1.0), 3))

@@ -15,7 +15,9 @@ _RANK_ERROR = "RuntimeError: CUDA error: an illegal memory access was encountere
 
 
 def failure_in(sim: Simulation, phase: str) -> PredictedFailure | None:
-    """What physics has in store for that phase, if anything."""
+    """What physics, or the fault that was asked for, has in store for that phase, if anything."""
+    if phase == "capture" and sim.faults.strikes("oom", phase):
+        return out_of_memory(sim.host, phase, 1.74 * GIB, 1.35 * GIB)
     for failure in (
         kernel_failure(sim.host, sim.model, sim.settings),
         memory_failure(sim.host, sim.model, sim.settings),
@@ -32,9 +34,8 @@ async def check(sim: Simulation, phase: str) -> None:
         sim.memory.hold(1.2 * GIB, busy_percent=100)
         while True:
             await sim.clock.advance(_HANG_SECONDS)
-    if phase in ("kv", "capture") and faults.strikes("oom", phase):
-        where = "capture" if phase == "capture" else "load"
-        raise StartupFailed(out_of_memory(sim.host, where, 1.74 * GIB, 1.35 * GIB))
+    if phase == "kv" and faults.strikes("oom", phase):
+        raise StartupFailed(out_of_memory(sim.host, "load", 1.74 * GIB, 1.35 * GIB))
     if phase == "loaded" and "unsupported" in faults:
         line = "RuntimeError: Error in function 'TllmGenFmhaRunner': Unsupported architecture"
         raise StartupFailed(PredictedFailure("unsupported", "load", line))

@@ -27,7 +27,7 @@ class Timekeeper:
     def __init__(self, trial_dir: Path | None, speed: float) -> None:
         self._file = ClockFile(trial_dir / NAME, speed) if trial_dir else None
         self.now = self._file.now if self._file else 0.0
-        self.speed = speed
+        self._speed = speed
         self.busy = True  # somebody advances it: loading, or requests in flight
         self.last_activity = -math.inf
         self.expects_more: Callable[[], bool] = lambda: False
@@ -36,6 +36,11 @@ class Timekeeper:
         self._sent = self._taken_before = 0
         if self._file:
             self._file.speed = speed
+
+    @property
+    def speed(self) -> float:
+        """Virtual seconds a real second; may be changed in the clock file at any time."""
+        return self._file.speed if self._file else self._speed
 
     @property
     def wake(self) -> float:
@@ -148,10 +153,12 @@ class Timekeeper:
                 continue
             if (signs := self._signs()) != seen:
                 seen, self.last_activity = signs, time.monotonic()
-            if time.monotonic() - self.last_activity < HOLD_SECONDS and wake == math.inf:
-                continue
-            target = self.now + real * self.speed
-            self.set(min(target, wake) if wake > self.now else target)
+            idle = time.monotonic() - self.last_activity
+            if wake < math.inf and idle < PATIENCE_SECONDS:
+                # Up to the moment the client sleeps until, and not past it before it has woken.
+                self.set(min(self.now + real * self.speed, max(wake, self.now)))
+            elif idle > HOLD_SECONDS:
+                self.set(self.now + real * self.speed)
 
 
 async def _wait(event: asyncio.Event, seconds: float) -> None:

@@ -1,0 +1,142 @@
+"""Figures do not depend on the speed, and an idle or sleeping client is not raced."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import time
+from pathlib import Path
+
+import pytest
+
+from autotune.engines.simulated.clock import SimulatedClock
+from autotune.engines.simulated.hosts import host_named
+from autotune.engines.simulated.models import model_named
+from autotune.engines.simulated.physics import Load, predict
+from autotune.engines.simulated.sglang_args import parse
+from autotune.load import open_loop
+from autotune.stream import Endpoint, Request
+from tests.simulated.servers import Running, simulated, single_tok_s, whole_run_tok_s
+from tests.simulated.test_lifecycle import KIMI_ARGS
+
+SPEC = [
+    *("--speculative-algorithm", "EAGLE3", "--speculative-draft-model-path", "x"),
+    *("--speculative-num-steps", "2", "--speculative-eagle-topk", "1"),
+    *("--speculative-num-draft-tokens", "3", "--max-running-requests", "64"),
+]
+
+
+@pytest.mark.parametrize("extra", [[], SPEC], ids=["plain", "speculative"])
+def test_figures_are_the_same_at_every_speed(extra: list[str], tmp_path: Path) -> None:
+    def measure(server: Running, speed: float) -> tuple[float, float, float]:
+        server.set_speed(speed)
+        server.http.post("/flush_cache")
+        single = statistics.median(single_tok_s(server.load(3, 1, (128, 64))))
+        server.http.post("/flush_cache")
+        run = server.load(64, 32, (128, 64))
+        ttft = statistics.median(reply.ttft_seconds or 0.0 for reply in run.ok)
+        return single, whole_run_tok_s(run), ttft
+
+    with simulated(tmp_path, "sglang", [*KIMI_ARGS, *extra]) as server:
+        server.wait_ready()
+        server.load(6, 1)
+        fast, slow = measure(server, 5000), measure(server, 4)
+    assert slow == pytest.approx(fast, rel=0.04)
+
+
+def test_virtual_time_stands_while_the_client_thinks(tmp_path: Path) -> None:
+    with simulated(tmp_path, "sglang", KIMI_ARGS) as server:
+        server.wait_ready()
+        server.load(1, 1)
+        before = server.clock.now()
+        time.sleep(0.1)
+        assert server.clock.now() == before
+
+
+def test_an_open_loop_sends_at_its_virtual_times(tmp_path: Path) -> None:
+    def make(index: int) -> Request:
+        body = (
+            f'{{"model":"m","prompt":"{index:09d} hello there","max_tokens":8,"ignore_eos":true,'
+            '"stream":true,"stream_options":{"include_usage":true}}'
+        )
+        return Request(index, body.encode(), 8)
+
+    with simulated(tmp_path, "sglang", KIMI_ARGS) as server:
+        server.wait_ready()
+        server.load(6, 1)
+        endpoint = Endpoint(str(server.http.base_url), "/v1/completions")
+        run = asyncio.run(open_loop(endpoint, make, 2.0, 30, clock=server.clock, seed=3))
+    assert not run.failed
+    sent = sorted(reply.sent for reply in run.ok)
+    assert sent[-1] - sent[0] == pytest.approx(29 / 2.0, rel=0.5)
+    assert max(reply.e2e_seconds for reply in run.ok) < 1.5
+
+
+def test_sleeping_moves_the_clock_where_no_server_does(tmp_path: Path) -> None:
+    clock = SimulatedClock(tmp_path, 5000.0)
+    start = time.monotonic()
+    asyncio.run(clock.sleep(900.0))
+    assert clock.now() >= 900.0
+    assert time.monotonic() - start < 5
+
+
+def test_two_sleepers_wake_in_order(tmp_path: Path) -> None:
+    clock, woken = SimulatedClock(tmp_path, 5000.0), list[str]()
+
+    async def sleep(name: str, seconds: float) -> None:
+        await clock.sleep(seconds)
+        woken.append(name)
+
+    async def both() -> None:
+        await asyncio.gather(sleep("late", 2000.0), sleep("early", 500.0))
+
+    asyncio.run(both())
+    assert woken == ["early", "late"]
+
+
+def test_launches_differ_a_little_and_a_repeat_of_a_launch_does_not(tmp_path: Path) -> None:
+    def single(seed: str) -> float:
+        with simulated(tmp_path, "sglang", KIMI_ARGS, seed=seed) as server:
+            server.wait_ready()
+            server.load(6, 1)
+            return statistics.median(single_tok_s(server.load(5, 1)))
+
+    first, again, other = single("a"), single("a"), single("b")
+    assert again == pytest.approx(first, rel=1e-3)
+    assert abs(other - first) > 2e-3 * first
+    assert other == pytest.approx(first, rel=0.06)
+
+
+def test_the_first_tokens_of_a_server_are_slow(tmp_path: Path) -> None:
+    with simulated(tmp_path, "sglang", KIMI_ARGS) as server:
+        server.wait_ready()
+        rates = single_tok_s(server.load(8, 1))
+    assert rates[0] < 0.9 * rates[-1]
+
+
+def test_the_first_load_is_long_and_the_next_launches_are_shorter(tmp_path: Path) -> None:
+    def start_seconds(seed: str) -> tuple[float, float]:
+        with simulated(tmp_path, "sglang", KIMI_ARGS, seed=seed) as server:
+            server.wait_ready()
+            info = server.http.get("/server_info").json()["startup_time"]
+            return info["load_weight"], info["cuda_graph"]["decode"]
+
+    cold, warm = start_seconds("a"), start_seconds("b")
+    assert 313 <= cold[0] <= 628
+    assert warm[0] < 0.6 * cold[0]
+    assert cold[1] - warm[1] == pytest.approx(67, abs=1)  # kernels were compiled once
+
+
+def test_prediction_and_server_agree_where_kv_room_is_short(tmp_path: Path) -> None:
+    args = [*KIMI_ARGS[:-1], "0.8", "--attention-backend", "triton"]
+    with simulated(tmp_path, "sglang", args) as server:
+        server.wait_ready()
+        server.load(128, 128)
+        served = whole_run_tok_s(server.load(256, 128, (600, 256)))
+        info = server.http.get("/server_info").json()
+    host = host_named("8x-rtx-pro-6000")
+    found = predict(
+        host, model_named("kimi-k2"), parse(args, {}, host).settings, Load(600, 256, 128)
+    )
+    assert found.kv_tokens == info["max_total_num_tokens"]
+    assert found.peak_tok_s == pytest.approx(served, rel=0.2)
