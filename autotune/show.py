@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.records import OBJECTIVES, PEAK, SINGLE, Outcome
 from autotune.rundir import Run
 from autotune.verdict import (
+    changes_of,
     engine_versions,
     failure_groups,
     figure_text,
@@ -83,7 +84,7 @@ def show_tables(run: Run) -> list[RenderableType]:
     parts: list[RenderableType] = [Text(summary_line(run), style="bold")]
     parts += [Text(problem, style="yellow") for problem in run.problems]
     if run.points:
-        parts.append(_front_table(run))
+        parts += [_front_table(run), *_change_lines(run)]
     if any(outcome.failure for outcome in run.outcomes):
         parts.append(_failure_table(run))
     if run.outcomes or run.unfinished:
@@ -98,13 +99,15 @@ def _table(title: str, *columns: str, numbers: Sequence[str] = ()) -> Table:
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, title_style="bold")
     for column in columns:
         right = column in numbers
-        table.add_column(column, justify="right" if right else "left", no_wrap=right)
+        table.add_column(
+            column, justify="right" if right else "left", no_wrap=right, overflow="fold"
+        )
     return table
 
 
 def _front_table(run: Run) -> Table:
     figures = ("single tok/s", "peak tok/s", "single", "peak")
-    columns = ("trial", *figures, "", "changes against the baseline")
+    columns = ("trial", *figures, "")
     table = _table("Front", *columns, numbers=("trial", *figures))
     for row in front_rows(run):
         table.add_row(
@@ -113,9 +116,24 @@ def _front_table(run: Run) -> Table:
             figure_text(row.point, PEAK),
             *(gain_text(row.gains[name]) if row.gains else "" for name in OBJECTIVES),
             row.mark,
-            _plain(row.changes_text),
         )
     return table
+
+
+def _change_lines(run: Run) -> list[RenderableType]:
+    """What each member changes, a line each: too long for a column of a narrow terminal."""
+    from rich.padding import Padding
+    from rich.text import Text
+
+    lines: list[RenderableType] = []
+    for row in front_rows(run):
+        if row.point.number == run.baseline:
+            params = params_text(run.outcome(row.point.number).params)
+            text = Text(f"{row.point.number}, the baseline: {params}")
+        else:
+            text = Text(f"{row.point.number} changes {row.changes_text}")
+        lines.append(Padding(text, (0, 0, 0, 2)))
+    return [*lines, Text()]
 
 
 def _failure_table(run: Run) -> Table:
@@ -127,7 +145,7 @@ def _failure_table(run: Run) -> Table:
 
 def _trial_table(run: Run) -> Table:
     numbers = ("trial", "single tok/s", "peak tok/s", "minutes")
-    columns = ("trial", "state", *numbers[1:], "parameters")
+    columns = ("trial", "state", *numbers[1:], "against the baseline")
     table = _table("Trials", *columns, numbers=numbers)
     for outcome in run.outcomes:
         values = outcome.values or {}
@@ -136,11 +154,17 @@ def _trial_table(run: Run) -> Table:
             outcome.failure.kind.value if outcome.failure else outcome.state,
             *(f"{values[name]:,.1f}" if name in values else "" for name in OBJECTIVES),
             f"{sum(outcome.seconds.values()) / 60:.1f}" if outcome.seconds else "",
-            _plain(_role(outcome) + params_text(outcome.params)),
+            _plain(_role(outcome) + _difference(run, outcome)),
         )
     for number in without_outcome(run):
         table.add_row(str(number), "running" if run.live else "interrupted", "", "", "", "")
     return table
+
+
+def _difference(run: Run, outcome: Outcome) -> str:
+    if outcome.repeats is not None or outcome.number == run.baseline:
+        return ""
+    return ", ".join(change.text for change in changes_of(run, outcome.number)) or "no change"
 
 
 def _role(outcome: Outcome) -> str:

@@ -51,9 +51,17 @@ def test_the_front_is_shown_with_gains_and_changes_against_the_baseline(tmp_path
     assert len(lines) == 1
     assert "+25.0 %" in lines[0]
     assert "+6.7 %" in lines[0]
-    assert "nccl_proto unset → LL" in lines[0]
-    assert "attention_backend" not in lines[0]
+    (changes,) = [line for line in rendered(path).splitlines() if "1 changes" in line]
+    assert changes.strip() == "1 changes nccl_proto unset → LL"
     assert any("baseline" in line and "80.0 ± 0.8" in line for line in rendered(path).splitlines())
+
+
+def test_nothing_is_cut_off_on_a_terminal_of_eighty_columns(tmp_path: Path) -> None:
+    long = {"a_parameter_with_a_very_long_name": "and_a_value_that_is_longer_than_any_column"}
+    path = write_run(tmp_path / "run", baseline(), measured(1, 100, 1600, params=long), failed(2))
+    text = rendered(path, width=80)
+    assert "…" not in text
+    assert "and_a_value_that_is_longer_than_any_column" in text
 
 
 def test_failures_are_counted_by_cause(tmp_path: Path) -> None:

@@ -15,9 +15,11 @@ from autotune.explain.finding import (
     speculates,
     unknown,
 )
+from autotune.records import PEAK
 
 NEARLY_ALL = 0.97  # a few requests are outside the engine at any moment
 KV_FULL = 0.9
+SOUND = 0.6  # a gauge is read about once a second: it may miss the moments of most requests
 _LIMITS = ("max_running_requests", "max_num_seqs")
 _GRAPH_LIMITS = (
     "cuda_graph_max_bs_decode",
@@ -32,7 +34,7 @@ _GRAPH_LIMITS = (
 
 def concurrency_limit(case: Case) -> Iterator[Finding]:
     """Whether all requests ran at once, and if not, what they waited for."""
-    sent, most = case.concurrency, case.figure("running_requests_max")
+    sent, most = case.concurrency, _most_running(case)
     limit = case.figure("max_running_requests")
     if sent is None:
         return
@@ -41,12 +43,25 @@ def concurrency_limit(case: Case) -> Iterator[Finding]:
     elif most is None:
         yield unknown(
             "running_requests",
-            f"Not known how many of the {sent} requests ran at once: the server does not say.",
+            f"Not known how many of the {sent} requests ran at once: the server does not say, or "
+            "its gauge contradicts the tokens that came.",
         )
     elif most < NEARLY_ALL * sent - 1:
         yield _kv_or_unknown(case, sent, most)
     elif case.figure("retractions"):
         yield _retracted(case, sent)
+
+
+def _most_running(case: Case) -> float | None:
+    """The server's own gauge, unless the client's figures contradict it.
+
+    By Little's law tokens per second times seconds per token are the requests that decode.
+    """
+    most, tpot = case.figure("running_requests_max"), case.figure("p50_tpot_ms")
+    peak = (case.trial.values or {}).get(PEAK)
+    if most is None or tpot is None or peak is None:
+        return most
+    return most if most >= SOUND * peak * tpot / 1000 else None
 
 
 def _max_running(case: Case, sent: int, limit: float) -> Finding:

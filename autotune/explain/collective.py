@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import islice, takewhile
+from typing import TYPE_CHECKING
 
 from autotune.compare import Ratio, ratio_of
-from autotune.explain.adjusted import worth_of
 from autotune.explain.finding import (
     Case,
     Finding,
@@ -18,12 +18,15 @@ from autotune.explain.finding import (
     step_ms,
     unknown,
 )
-from autotune.records import OBJECTIVES
-from autotune.verdict import TITLES, gain_text
+from autotune.records import OBJECTIVES, Value
+from autotune.verdict import TITLES, gain_text, value_text
+from autotune.worth import worth_of, worth_text
+
+if TYPE_CHECKING:
+    from autotune.sampler.importance import Effect
 
 NAME = "collective_settings"
 WORDS = ("nccl", "all-reduce", "allreduce", "all_reduce")
-SMALLEST_LOSS = 0.02
 MOST_PAIRS = 50
 
 
@@ -105,29 +108,28 @@ def _not_better(peer: Peer, ratios: dict[str, Ratio]) -> Finding:
 
 
 def _estimated(case: Case, about: frozenset[str]) -> Iterator[Finding]:
+    """From the model of all trials: what it knows of this trial's values, and what it does not."""
+    silent = []
     for name in sorted(about & set(case.trial.params)):
-        losses = [_loss(case, objective, name) for objective in OBJECTIVES]
-        texts = [text for text in losses if text]
-        if texts:
-            yield cause(
-                NAME,
-                f"{name} costs about {' and '.join(texts)}, estimated from all trials at once, "
-                "as no two differ in it alone.",
-            )
-        elif None in losses:
-            yield unknown(
-                NAME,
-                f"Not known what {name} is worth: no two trials differ in it alone, and all of "
-                "them together do not settle it.",
-            )
+        effects = {o: found[name] for o, found in worth_of(case.run).items() if name in found}
+        if effects:
+            yield from _judged(name, case.trial.params[name], effects)
+        else:
+            silent.append(name)
+    if silent:
+        yield unknown(
+            NAME,
+            f"Not known what {', '.join(silent)} {'is' if len(silent) == 1 else 'are'} worth: no "
+            "two trials differ in nothing else, and all of them together do not settle it.",
+        )
 
 
-def _loss(case: Case, objective: str, name: str) -> str | None:
-    """What this trial's value loses against the best, in words; "" nothing; None: not known."""
-    worth = worth_of(case.run, objective, name)
-    if worth is None:
-        return None
-    best, loss, error = worth.loss(case.trial.params.get(name))
-    if loss > max(SMALLEST_LOSS, 2 * error):
-        return f"{loss:.0%} ± {2 * error:.0%} {TITLES[objective]} against {best}"
-    return "" if worth.is_known else None
+def _judged(name: str, value: Value, effects: Mapping[str, Effect]) -> Iterator[Finding]:
+    texts = [f"{TITLES[o]}: {worth_text(effect)}" for o, effect in effects.items()]
+    statement = f"{name}, estimated from all trials at once; {'; '.join(texts)}."
+    worst = [effect for effect in effects.values() if effect.worst == value]
+    best = [effect for effect in effects.values() if effect.best == value]
+    if worst and not best:
+        yield cause(NAME, statement, f"{name}: {value_text(worst[0].best)}")
+    elif best:
+        yield fact(NAME, statement)

@@ -32,8 +32,10 @@ from autotune.verdict import (
     number_text,
     summary_line,
 )
+from autotune.worth import worth_of, worth_text
 
 MOST_EFFECTS = 10
+"""Parameters shown for each objective: first those whose worth is known."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,7 @@ class Facts:
     explanations: tuple[tuple[str, tuple[Finding, ...]], ...]
     other_causes: tuple[tuple[str, tuple[int, ...], str], ...]
     effects: Mapping[str, tuple[Effect, ...]]
+    worth: Mapping[str, Mapping[str, str]]
     finalists: tuple[Finalist, ...]
     drift: tuple[Drift, ...]
     phases: tuple[PhaseCost, ...]
@@ -107,7 +110,11 @@ def facts_of(run: Run) -> Facts:
         front=front_rows(run),
         explanations=tuple(_explanations(run)),
         other_causes=tuple(_other_causes(run)),
-        effects={name: effects_of(run, name)[:MOST_EFFECTS] for name in OBJECTIVES},
+        effects={name: _effects(run, name) for name in OBJECTIVES},
+        worth={
+            name: {parameter: worth_text(effect) for parameter, effect in found.items()}
+            for name, found in worth_of(run).items()
+        },
         finalists=tuple(_finalists(run)),
         drift=drift_of(run),
         phases=phases,
@@ -136,6 +143,13 @@ def _other_causes(run: Run) -> Iterator[tuple[str, tuple[int, ...], str]]:
     for name, trials in found:
         numbers = tuple(number for number, _ in trials)
         yield name.replace("_", " "), numbers, trials[0][1].statement
+
+
+def _effects(run: Run, objective: str) -> tuple[Effect, ...]:
+    known = list(worth_of(run)[objective])
+    effects = effects_of(run, objective)
+    ranks = {name: rank for rank, name in enumerate(known)}
+    return tuple(sorted(effects, key=lambda e: ranks.get(e.parameter, len(ranks))))[:MOST_EFFECTS]
 
 
 def _verdict(run: Run) -> Iterator[str]:

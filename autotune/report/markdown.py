@@ -70,14 +70,15 @@ def _effects(facts: Facts) -> Iterator[str]:
     for name in OBJECTIVES:
         if facts.effects[name]:
             yield from (f"### Parameters, {TITLES[name]} (median tok/s, count)", "")
-            yield from table(("parameter", "values"), _effect_rows(facts, name))
+            yield from table(("parameter", "worth (90 %)", "values"), _effect_rows(facts, name))
             yield ""
 
 
-def _effect_rows(facts: Facts, name: str) -> Iterator[tuple[str, str]]:
+def _effect_rows(facts: Facts, name: str) -> Iterator[tuple[str, str, str]]:
     for effect in facts.effects[name]:
         levels = (f"{x.label}: {number_text(x.median)} ({x.count})" for x in effect.levels)
-        yield effect.parameter, ", ".join(levels)
+        worth = facts.worth[name].get(effect.parameter, "not known")
+        yield effect.parameter, worth, ", ".join(levels)
 
 
 def _conditions(facts: Facts) -> Iterator[str]:

@@ -70,8 +70,6 @@ def html_page(facts: Facts) -> str:
         number=number_text,
         explanations=facts.explanations,
         other_causes=facts.other_causes,
-        importance={name: {} for name in OBJECTIVES},
-        importance_note="",
     )
 
 

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from autotune.explain import explain_document, explain_text, findings_of, run_findings
-from autotune.explain.adjusted import worth_of
 from autotune.explain.finding import Finding
 from autotune.records import SINGLE, Outcome, Override
 from autotune.rundir import Run, read_run
+from autotune.worth import worth_of, worth_text
 from tests.runs import EXPERIMENT, baseline, failed, measured, study, write_run
 
 HEALTHY = {
@@ -206,11 +206,18 @@ def test_what_no_two_trials_tell_is_said_to_be_unknown(tmp_path: Path) -> None:
 
 def test_all_trials_together_give_what_a_parameter_is_worth(tmp_path: Path) -> None:
     """The synthetic study gives LL 12 % in single stream."""
-    worth = worth_of(run_of(tmp_path, *study(80)), SINGLE, "nccl_proto")
-    assert worth is not None
-    best, loss, error = worth.loss(None)
-    assert best == "LL"
-    assert abs(loss - (1 - 1 / 1.12)) < 3 * error < 0.1
+    effect = worth_of(run_of(tmp_path, *study(40)))[SINGLE]["nccl_proto"]
+    assert (effect.best, effect.worst) == ("LL", None)
+    assert effect.low < 1.12 < effect.high < 1.2
+    assert worth_text(effect).startswith("LL over unset: +12 % (")
+
+
+def test_a_gauge_that_contradicts_the_tokens_is_not_believed(tmp_path: Path) -> None:
+    figures = healthy(running_requests_max=0.0, p50_tpot_ms=83.0)
+    run = run_of(tmp_path, measured(0, 78, 1077, figures=figures))
+    finding = named(run, 0, "running_requests")
+    assert finding.kind == "unknown"
+    assert "its gauge contradicts the tokens that came" in finding.statement
 
 
 def test_a_setting_that_the_server_changed_is_a_cause(tmp_path: Path) -> None:
