@@ -117,17 +117,18 @@ class Timekeeper:
         """Wait for the requests that finished ones make room for, until none is `missing`.
 
         A client that has taken every event and sends nothing twice in a row is at the end of
-        its load: it is given little time until it asks again.
+        its load: it is given little time until it asks again. Looks at the clock are no sign
+        of a request to come: whoever watches the server while it is loaded looks all the time.
         """
         wanted = missing()
-        deadline, before = time.monotonic() + self._grace, self._signs()
+        deadline, before = time.monotonic() + self._grace, self._taken
         while missing() > 0 and time.monotonic() < deadline:
             arrived.clear()
             await _wait(arrived, 0.002)
-            signs = self._signs()
-            if arrived.is_set() or signs != before:
+            taken = self._taken
+            if arrived.is_set() or taken != before:
                 patience = PATIENCE_SECONDS if self._backlog else self._grace
-                deadline, before = time.monotonic() + patience, signs
+                deadline, before = time.monotonic() + patience, taken
         came = wanted == 0 or missing() < wanted
         self._grace = GRACE_SECONDS if came else max(0.002, self._grace / 4)
 
