@@ -1,7 +1,7 @@
 """Two kernels over configurations, each with its own strengths per parameter.
 
-Both see ``gaps`` (P, n, m): per parameter, the distance on an ordinal's unit interval, FAR for
-different categories and where the parameter is active on one side only, 0 where on neither.
+Both see ``gaps`` (P, n, m): per parameter, the distance on an ordinal's unit interval, OTHER
+between categories, ABSENT where a category is active on one side only.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from autotune.sampler.encoding import Array
 
-FAR = 1e3
+OTHER = 2.0
+ABSENT = 2**0.5  # at least the distance from a simplex's middle to its corners
 SQRT3 = 3**0.5
 
 Backward = Callable[[Array], Array]
@@ -45,7 +46,7 @@ class Kernel(Protocol):
 class Additive:
     """E1 + s E2 with z_p = a_p k_p, E1 = sum_p z_p and E2 = sum_(p<q) z_p z_q.
 
-    k_p is Matern 3/2 for an ordinal, equality for a category (Duvenaud, Nickisch and Rasmussen,
+    k_p is Matern 3/2 of the gap (Duvenaud, Nickisch and Rasmussen,
     2011, "Additive Gaussian processes"; E2 by Newton-Girard). On logarithms it says that every
     parameter multiplies the speed by its own factor, and that pairs correct it. It learns smooth
     landscapes from the fewest trials and is too sure of itself on rugged ones.
@@ -93,7 +94,8 @@ class Additive:
 class Product:
     """s exp(-sum_p w_p d_p): one relevance per parameter, all orders of interaction at once.
 
-    d_p is the gap (stretched, as a category's is 1). Well calibrated on rugged landscapes.
+    d_p is the gap, 1 between categories and up to 1.5 on an ordinal. Well calibrated where the
+    landscape is rugged.
 
     theta = relevances (P), scale.
     """
@@ -121,18 +123,25 @@ class Product:
 
     @staticmethod
     def _distance(gaps: Array) -> Array:
-        return np.where(gaps >= FAR, 1.0, 1.5 * gaps)
+        distance: Array = np.where(gaps > 1.0, gaps / OTHER, 1.5 * gaps)
+        return distance
 
 
 def distances(left: Array, right: Array, categorical: NDArray[np.bool_]) -> Array:
-    """The gaps between codes (n, P) and (m, P)."""
-    a, b = left.T[:, :, None], right.T[:, None, :]
-    gap = np.abs(a - b)
-    gap[categorical] = np.where(gap[categorical] > 0, FAR, gap[categorical])
-    gone_a, gone_b = np.isnan(a), np.isnan(b)
-    missing = np.isnan(gap)
-    gap[missing] = FAR
-    gap[gone_a & gone_b] = 0.0
+    """The gaps between codes (n, P) and (m, P).
+
+    Categories lie at the corners of a simplex, an inactive one beyond its middle, an inactive
+    ordinal at the middle of its interval: a branch that is not taken says nothing, and switching
+    a parent must not count once more for each of its children.
+    """
+    a = np.where(np.isnan(left) & ~categorical, 0.5, left).T[:, :, None]
+    b = np.where(np.isnan(right) & ~categorical, 0.5, right).T[:, None, :]
+    gap: Array = np.abs(a - b)
+    chosen: Array = gap[categorical]
+    missing = np.isnan(chosen)
+    both = np.isnan(a[categorical]) & np.isnan(b[categorical])
+    chosen = np.where(missing, np.where(both, 0.0, ABSENT), np.where(chosen > 0, OTHER, 0.0))
+    gap[categorical] = chosen
     return gap
 
 

@@ -17,6 +17,7 @@ from autotune.sampler.acquisition import (
     pareto_mask,
     yardstick,
 )
+from autotune.sampler.branches import neglected
 from autotune.sampler.candidates import Pool
 from autotune.sampler.encoding import Array
 from autotune.sampler.expectation import Expectation
@@ -28,7 +29,8 @@ MODEL_FROM = 3  # working launches before the surrogate speaks
 ROUNDS = 3  # of hill climbing on the acquisition
 CLIMBERS = 6
 THRIFT = 0.25  # exponent of the expected cost
-CAUTION = 2.0  # exponent of the probability of success
+BEARABLE = 0.1  # share of failing trials
+RECENT = 16  # trials whose failures make the next proposal more cautious
 
 Score = Callable[[Array], Array]
 
@@ -107,6 +109,7 @@ def propose(
     pinned: Array,
     expect: Expectation,
     ablate: bool,
+    number: int,
     rng: np.random.Generator,
 ) -> Array | None:
     """A full assignment (axes,) of a new, allowed configuration; None if none is found.
@@ -126,6 +129,10 @@ def propose(
         chosen = _best_allowed(undone, score(undone.codes), space)
         if chosen is not None:
             return chosen
+    column, code = neglected(data, number, space.activate(pool.anywhere(100, rng)), space.axes)
+    if column >= 0 and np.isnan(pinned[column]):
+        pinned = pinned.copy()
+        pinned[column] = code
     found = admit(_first_pool(data, pool, rng))
     scores = score(found.codes)
     for _ in range(ROUNDS):
@@ -177,16 +184,27 @@ def _score(
         known = np.concatenate([data.codes, pending])
         return lambda codes: chances.probability(codes) ** 2 * _novelty(codes, known, space)
     model = fit_model(data, pending, space, expect)
-    cost = _cost(data)
+    cost, caution = _cost(data), _caution(data)
 
     def score(codes: Array) -> Array:
         if not len(codes):
             return np.empty(0)
         gain = expected_improvement(model.predict(codes), model.front, model.by)
         starts, fits = chances.stages(codes)
-        return gain * (starts * fits) ** CAUTION / cost(starts, fits) ** THRIFT
+        return gain * (starts * fits) ** caution / cost(starts, fits) ** THRIFT
 
     return score
+
+
+def _caution(data: Data) -> float:
+    """The exponent of the probability of success: bold after successes, cautious after failures.
+
+    It is 1, the plain expectation, when none of the recent own trials failed, and 2 at the share
+    of failures that a night can bear.
+    """
+    recent = data.ok[data.weight == 1.0][-RECENT:]
+    share = 1.0 - float(recent.mean()) if len(recent) else 0.0
+    return 1.0 + min(2.0, share / BEARABLE)
 
 
 def _cost(data: Data) -> Callable[[Array, Array], Array]:

@@ -117,7 +117,9 @@ class ParetoSampler(BaseSampler):
         ablate = self._budget is not None and trial.number >= self._budget - _ablations(
             self._budget
         )
-        chosen = propose(data, pending, taken, space, pool, pinned, expect, ablate, rng)
+        chosen = propose(
+            data, pending, taken, space, pool, pinned, expect, ablate, trial.number, rng
+        )
         if chosen is None and space.cardinality <= ENUMERABLE:
             chosen = _untried(space, taken, pinned)
         if chosen is None:
