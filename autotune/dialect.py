@@ -70,7 +70,7 @@ async def find_dialect(
     dialect, reply = Dialect(), None
     try:
         for dialect in _fallbacks():
-            reply = await connection.send(probe(dialect, model, messages, chat))
+            reply = await connection.send(probe_request(dialect, model, messages, chat))
             if reply.ok or not _may_be_a_refusal(reply):
                 break
     finally:
@@ -79,7 +79,7 @@ async def find_dialect(
     return dialect, reply
 
 
-def probe(dialect: Dialect, model: str, messages: Sequence[Message], chat: bool) -> Request:
+def probe_request(dialect: Dialect, model: str, messages: Sequence[Message], chat: bool) -> Request:
     """A request of a few tokens, to learn what the server takes and how it counts."""
     fields = dialect.fields(PROBE_TOKENS, usage_in_chunks=True)
     return Request(-1, encode(model, messages, chat, fields), stream=dialect.streaming)

@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 
 from autotune.clock import Clock, WallClock
-from autotune.dialect import find_dialect
+from autotune.dialect import Dialect, find_dialect, probe_request
 from autotune.engines.base import Engine
 from autotune.errors import TrialFailed
 from autotune.experiment import MeasureSettings, Workload
@@ -21,9 +21,9 @@ from autotune.journal import Journal
 from autotune.load import LoadStalled, Run, closed_loop
 from autotune.load_processes import closed_loop_in_processes, processes_for
 from autotune.observe import Observation, observing
-from autotune.prompts import Message
+from autotune.prompts import Message, known_kinds, passages
 from autotune.records import Failure, FailureKind, Phase
-from autotune.stream import Endpoint, Reply
+from autotune.stream import Connection, Endpoint, Reply
 from autotune.timeline import Timeline
 from autotune.tokens import TokenCounter
 from autotune.workload import PromptSet, build_prompts, request_path
@@ -147,6 +147,8 @@ async def open_session(
         raise failed(timeline.phase, f"the server refuses a plain request: {probe.error}")
     counter = TokenCounter(target.http, target.model)
     await counter.calibrate(_PROBE_TEXT, probe.prompt_tokens or 0)
+    if not counter.exact:
+        await _calibrate_density(counter, endpoint, target, dialect, workload)
     _check_context(context, workload, timeline.phase)
     nonce_seed = secrets.randbits(53)
     prompts = await build_prompts(
@@ -171,6 +173,22 @@ async def open_session(
         journal=Journal(folder / "requests.jsonl", header),
         warnings=list(dialect.warnings()),
     )
+
+
+async def _calibrate_density(
+    counter: TokenCounter, endpoint: Endpoint, target: Target, dialect: Dialect, workload: Workload
+) -> None:
+    """Count a longer text, of all kinds, with a second tiny request."""
+    text = "\n\n".join(passages(kind)[0] for kind in known_kinds(workload.kinds))
+    message: Message = {"role": "user", "content": text[: 4 * workload.input_tokens]}
+    request = probe_request(dialect, target.model, [message], workload.chat)
+    connection = Connection(endpoint, target.clock)
+    try:
+        reply = await connection.send(request)
+    finally:
+        connection.close()
+    if reply.ok and reply.prompt_tokens:
+        counter.calibrate_density(message["content"], reply.prompt_tokens)
 
 
 async def _context(target: Target) -> int | None:

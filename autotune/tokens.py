@@ -12,7 +12,21 @@ import httpx
 
 _TRIES = 10
 _AT_ONCE = 8
-_PADDING = (" so", " and", " then", " too")  # short words that are one token nearly everywhere
+# Short words that are one token nearly everywhere.
+_PADDING = (
+    " so",
+    " and",
+    " then",
+    " too",
+    " as",
+    " well",
+    " in",
+    " the",
+    " end",
+    " of",
+    " it",
+    " all",
+)
 
 
 @dataclass
@@ -31,10 +45,14 @@ class TokenCounter:
     tokens_per_word: float = 1.4
     fingerprint: str | None = None  # equal fingerprints: the same tokenizer
     context: int | None = None  # the longest prompt plus answer, where the server says so
+    _short: tuple[int, int] = (0, 0)  # characters and tokens of the first probe
     _limit: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_AT_ONCE))
 
     async def calibrate(self, text: str, prompt_tokens: int) -> None:
-        """Learn from a probe: the server counted `prompt_tokens` for a message of `text`."""
+        """Learn from a probe: the server counted `prompt_tokens` for a message of `text`.
+
+        Without `/tokenize`, `calibrate_density` with a longer text must follow.
+        """
         reply = await self._tokenize(text)
         self.exact = reply is not None
         if reply is not None:
@@ -42,7 +60,14 @@ class TokenCounter:
             self.overhead = prompt_tokens - count
             self.tokens_per_word = count / len(text.split(" "))
         else:
-            self.tokens_per_char = prompt_tokens / len(text)
+            self._short = (len(text), prompt_tokens)
+
+    def calibrate_density(self, text: str, prompt_tokens: int) -> None:
+        """A second, longer probe: tells the template's tokens from the text's."""
+        characters, tokens = self._short
+        self.tokens_per_char = (prompt_tokens - tokens) / max(1, len(text) - characters)
+        self.overhead = max(0, round(tokens - characters * self.tokens_per_char))
+        self.tokens_per_word = self.tokens_per_char * len(text) / len(text.split(" "))
 
     async def count(self, text: str) -> int:
         """Tokens of `text` as a prompt: exact, or by the calibrated density."""
@@ -51,7 +76,7 @@ class TokenCounter:
                 reply = await self._tokenize(text)
             if reply is not None:
                 return reply[0] + self.overhead
-        return round(len(text) * self.tokens_per_char)
+        return self.overhead + round(len(text) * self.tokens_per_char)
 
     async def _tokenize(self, text: str) -> tuple[int, str] | None:
         """Ask `/tokenize` (vLLM and SGLang have it): count and digest; None if there is none."""

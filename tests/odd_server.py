@@ -32,7 +32,7 @@ async def serving(answer: Answer) -> AsyncIterator[str]:
                 ]
                 body = await reader.readexactly(lengths[0]) if lengths else b""
                 await answer(head.split(b" ")[1].decode(), json.loads(body or b"{}"), writer)
-        except (asyncio.IncompleteReadError, ConnectionError):
+        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
             pass
         finally:
             writer.close()
