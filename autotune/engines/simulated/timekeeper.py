@@ -11,7 +11,8 @@ from pathlib import Path
 from autotune.engines.simulated.clock_file import NAME, ClockFile
 
 SLICE_SECONDS = 0.01  # longest real wait between two updates of the published time
-HOLD_SECONDS = 1.0  # real time after a client's last move during which an idle clock stands
+HOLD_SECONDS = 1.0  # real time after a client took an event during which an idle clock stands
+LOOK_SECONDS = 0.05  # the same after a look at the clock: whoever looks may be about to send
 GRACE_SECONDS = 0.1  # real time a client gets to react; a busy host takes it away for long
 PATIENCE_SECONDS = 1.0  # longest real wait for a client that has events left to take
 BEHIND_SECONDS = 0.05  # further behind than this, real time is given up rather than caught up
@@ -145,15 +146,20 @@ class Timekeeper:
 
     async def tick_when_idle(self) -> None:
         """Let time pass at full speed while nobody is served; runs as a task."""
-        last, seen = time.monotonic(), self._signs()
+        last = looked = time.monotonic()
+        looks, taken = self.touches, self._taken
         while True:
             wake = self.wake
             await asyncio.sleep(0.001 if wake < math.inf else 0.004)
             real, last = time.monotonic() - last, time.monotonic()
             if self.busy:
                 continue
-            if (signs := self._signs()) != seen:
-                seen, self.last_activity = signs, time.monotonic()
+            if self.touches != looks:
+                looks, looked = self.touches, time.monotonic()
+            if self._taken != taken:
+                taken, self.last_activity = self._taken, time.monotonic()
+            if time.monotonic() - looked < LOOK_SECONDS and wake == math.inf:
+                continue
             idle = time.monotonic() - self.last_activity
             if wake < math.inf and idle < PATIENCE_SECONDS:
                 # Up to the moment the client sleeps until, and not past it before it has woken.
