@@ -6,7 +6,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from autotune import conditions
+from autotune.conditions import Parameters
+from autotune.effects import deciding
 from autotune.experiment import EngineSection, Experiment, Parameter
+from autotune.masking import is_secret_name, mask_argv, mask_text
 from autotune.records import Value
 
 _SAME_FIGURES = ("gpus_per_trial", "workload", "constraints")
@@ -51,8 +54,8 @@ def space_changes(old: Experiment, new: Experiment) -> SpaceChange:
 
 def _difference(name: str, old: object, new: object) -> Iterator[str]:
     """One line a changed key, down to the keys of mappings and models."""
-    if old == new:
-        return
+    if old == new or is_secret_name(name.rsplit(".", 1)[-1]) or _masked(old) == _masked(new):
+        return  # a stored file has its secrets masked, and another key gives the same figures
     before, after = _keys(old), _keys(new)
     if before is None or after is None:
         yield f"{name}: was {_shown(old)}, is {_shown(new)}"
@@ -67,6 +70,13 @@ def _difference(name: str, old: object, new: object) -> Iterator[str]:
             yield from _difference(place, before[key], after[key])
 
 
+def _masked(value: object) -> object:
+    if isinstance(value, str):
+        return mask_text(value)
+    command = isinstance(value, tuple) and all(isinstance(word, str) for word in value)
+    return mask_argv(value) if command else value  # type: ignore[arg-type]  # a tuple of text
+
+
 def _keys(value: object) -> dict[str, object] | None:
     if isinstance(value, Mapping):
         return dict(value)
@@ -77,8 +87,9 @@ def _keys(value: object) -> dict[str, object] | None:
 
 
 def _shown(value: object) -> str:
+    value = _masked(value)
     if isinstance(value, EngineSection):
-        return " ".join(value.command)
+        return " ".join(mask_argv(value.command))
     if value is None or isinstance(value, bool | int | float | str):
         return conditions.spelled(value)
     if isinstance(value, list | tuple):
@@ -96,14 +107,12 @@ def _engine_differences(old: Experiment, new: Experiment) -> Iterator[str]:
     # A new engine comes with a new choice of `engine`: old trials keep their meaning.
 
 
-def _parameter_differences(
-    old: Mapping[str, Parameter], new: Mapping[str, Parameter]
-) -> Iterator[tuple[bool, str]]:
+def _parameter_differences(old: Parameters, new: Parameters) -> Iterator[tuple[bool, str]]:
     """(whether old trials stay comparable, the difference)."""
     for name in sorted(old.keys() - new.keys()):
         yield False, f"parameters.{name}: is gone"
     for name in sorted(new.keys() - old.keys()):
-        yield False, f"parameters.{name}: is new; old trials ran without it"
+        yield not _could_apply(name, old, new), f"parameters.{name}: is new"
     for name in sorted(old.keys() & new.keys()):
         place = f"parameters.{name}"
         for target in _TARGETS:
@@ -111,6 +120,14 @@ def _parameter_differences(
             yield from ((False, line) for line in _difference(f"{place}.{target}", before, after))
         yield from ((True, line) for line in _difference(place, old[name].prior, new[name].prior))
         yield from _domain_difference(place, old[name], new[name])
+
+
+def _could_apply(name: str, old: Parameters, new: Parameters) -> bool:
+    """Whether a new parameter applies to any configuration of the old space."""
+    wanted, texts = deciding(new, [name])
+    order = conditions.in_order(new)
+    known = conditions.combinations(old, wanted & old.keys(), texts)
+    return any(name in conditions.completed(new, order, values) for values in known)
 
 
 def _domain_difference(place: str, old: Parameter, new: Parameter) -> Iterator[tuple[bool, str]]:

@@ -291,6 +291,17 @@ def test_what_changes_the_figures_refuses_with_the_difference(old, new, line):
     assert any(line in found for found in changes.incompatible), changes
 
 
+def test_another_engine_with_parameters_of_its_own_continues():
+    engine = "engines:\n  openai: {command: [./serve]}\n"
+    parameter = "parameters:\n  depth: {choices: [1, 2], flag: depth, when: engine == 'openai'}\n"
+    text = TEXT.replace("engines:\n", engine).replace("parameters:\n", parameter)
+    text = text.replace("[sglang, vllm]", "[sglang, vllm, openai]")
+    changes = space_changes(experiment_of(TEXT), experiment_of(text))
+    assert changes.incompatible == ()
+    assert "parameters.depth: is new" in changes.compatible
+    assert changes.old_params_still_valid(SPECULATING)
+
+
 def test_an_unchanged_file_has_no_differences():
     changes = space_changes(experiment_of(TEXT), experiment_of(TEXT))
     assert (changes.compatible, changes.incompatible) == ((), ())
@@ -301,3 +312,14 @@ def test_old_parameters_outside_a_narrower_space_do_not_apply():
     changes = space_changes(experiment_of(TEXT), narrow)
     assert not changes.old_params_still_valid(SPECULATING)
     assert changes.old_params_still_valid({**SPECULATING, "proto": None})
+
+
+def test_secrets_are_neither_compared_nor_shown():
+    with_key = "env: {OMP_NUM_THREADS: 8, HF_TOKEN: hf_abcdefghijkl}"
+    old = edited("env: {OMP_NUM_THREADS: 8}", with_key.replace("hf_abcdefghijkl", "'***'"))
+    new = edited("env: {OMP_NUM_THREADS: 8}", with_key)
+    assert space_changes(old, new).incompatible == ()
+    served = "serve, M, --api-key, sk-1234567890]"
+    changes = space_changes(edited("serve, M]", "serve, N]"), edited("serve, M]", served))
+    assert "engines.vllm.command" in changes.incompatible[0]
+    assert "sk-1234567890" not in str(changes.incompatible)
