@@ -14,6 +14,7 @@ import random
 import secrets
 import tempfile
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -85,13 +86,13 @@ async def _verify(
                     target, workload, MeasureSettings(), Timeline(0), folder
                 )
                 job = _job(url, server, tokenizer, workload, folder)
-                levels = [
-                    await _compare(session, tool, command, replace(job, concurrency=c), rounds)
-                    for c in concurrencies
-                ]
+                with closing(session.journal):
+                    levels = [
+                        await _compare(session, tool, command, replace(job, concurrency=c), rounds)
+                        for c in concurrencies
+                    ]
             except TrialFailed as error:
                 raise AutotuneError(f"{url}: {error.failure.cause}") from error
-            session.journal.close()
     return {
         "url": url,
         "model": server.model,

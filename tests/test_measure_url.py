@@ -1,0 +1,158 @@
+"""Measuring servers that already run, with our client and with others'."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import stat
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from autotune.calibrate import Calibration, ceiling_warning, client_calibration, running_mock
+from autotune.errors import AutotuneError, InputError
+from autotune.measure_url import measure_url, report_text
+from autotune.mock import Truth
+from autotune.verify import verify_text, verify_url
+from autotune.verify_tools import TOOLS, find_tool
+
+TRUTH = Truth(ttft_seconds=0.02, tpot_seconds=0.002, tokens_per_chunk=2)
+
+# What `vllm bench serve` is to verify: takes its options, puts load on the URL, writes its JSON.
+STAND_IN = """#!{python}
+import json, sys, urllib.request
+options = dict(zip(sys.argv[3::1], sys.argv[4::1]))
+prompts = json.load(open(options["--dataset-path"]))
+assert len(prompts) >= int(options["--num-prompts"]), "too few prompts"
+assert "--ignore-eos" in sys.argv
+body = {{"model": options["--model"], "max_tokens": int(options["--sharegpt-output-len"]),
+        "messages": [{{"role": "user", "content": prompts[0]["conversations"][0]["value"]}}]}}
+request = urllib.request.Request(options["--base-url"] + options["--endpoint"],
+                                 json.dumps(body).encode())
+answer = json.load(urllib.request.urlopen(request))
+result = {{"output_throughput": 100.0, "median_ttft_ms": 20.0, "median_tpot_ms": 2.0}}
+assert answer["usage"]["completion_tokens"] == int(options["--sharegpt-output-len"])
+{last}
+open(options["--result-dir"] + "/" + options["--result-filename"], "w").write(json.dumps(result))
+"""
+
+
+@pytest.fixture
+def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Puts a `vllm` on PATH that does as STAND_IN says, with one more line of code."""
+
+    def install(last: str = "") -> None:
+        program = tmp_path / "bin" / "vllm"
+        program.parent.mkdir(exist_ok=True)
+        program.write_text(STAND_IN.format(python=sys.executable, last=last))
+        program.chmod(program.stat().st_mode | stat.S_IXUSR)
+        monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
+
+    return install
+
+
+def test_a_running_server_is_measured_at_every_concurrency() -> None:
+    with running_mock(TRUTH) as url:
+        report = measure_url(url, [1, 4], input_tokens=64, output_tokens=32, limit_seconds=10)
+    json.dumps(report)
+    assert report["model"] == "mock" and report["engine"] is None
+    assert [level["concurrency"] for level in report["levels"]] == [1, 4]
+    truth = 32 / TRUTH.request_seconds(32)
+    assert report["levels"][0]["tok_s"] == pytest.approx(truth, rel=0.2)
+    text = report_text(report)
+    assert "mock" in text and len(text.splitlines()) >= 4
+
+
+@pytest.mark.parametrize(
+    ("url", "model", "said"),
+    [("http://127.0.0.1:9", None, "nothing answers"), ("mock", "other", "serves mock, not other")],
+)
+def test_a_wrong_url_or_model_is_one_clear_line(url: str, model: str | None, said: str) -> None:
+    with running_mock(TRUTH) as mock_url, pytest.raises(InputError, match=said):
+        measure_url(mock_url if url == "mock" else url, [1], model=model)
+
+
+def test_an_unknown_tool_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(InputError, match="vllm, sglang, aiperf, guidellm"):
+        find_tool("wrk")
+
+
+def test_verify_puts_both_tools_side_by_side(stand_in: Callable[[str], None]) -> None:
+    stand_in("")
+    with running_mock(TRUTH) as url:
+        report = verify_url(url, [1], tool="vllm", rounds=2, input_tokens=64, output_tokens=32)
+    [level] = report["levels"]
+    assert level["theirs"]["tok_s"] == 100.0 and len(level["rounds"]) == 2
+    assert level["ratio"] == pytest.approx(level["ours"]["tok_s"] / 100)
+    assert "vllm" in verify_text(report)
+
+
+@pytest.mark.parametrize(
+    ("last", "said"),
+    [
+        ("sys.exit('no such option')", "no such option"),
+        ("result = {}", "no result that can be read"),
+    ],
+)
+def test_a_tool_that_fails_is_reported_with_its_last_words(
+    stand_in: Callable[[str], None], last: str, said: str
+) -> None:
+    stand_in(last)
+    with running_mock(TRUTH) as url, pytest.raises(AutotuneError, match=f"vllm: .*{said}"):
+        verify_url(url, [1], tool="vllm", rounds=1, input_tokens=64, output_tokens=32)
+
+
+def test_the_results_of_aiperf_and_guidellm_are_read(tmp_path: Path) -> None:
+    nested = tmp_path / "run"
+    nested.mkdir()
+    (nested / "profile_export_aiperf.json").write_text(
+        json.dumps(
+            {
+                "output_token_throughput": {"avg": 90.0, "unit": "tokens/sec"},
+                "time_to_first_token": {"p50": 30.0},
+                "inter_token_latency": {"p50": 3.0},
+            }
+        )
+    )
+    assert TOOLS["aiperf"].read(tmp_path) == {"tok_s": 90.0, "ttft_ms": 30.0, "tpot_ms": 3.0}
+    metrics = {
+        "output_tokens_per_second": {"successful": {"mean": 80.0}},
+        "time_to_first_token_ms": {"successful": {"median": 31.0}},
+        "inter_token_latency_ms": {"successful": {"median": 3.1}},
+    }
+    (tmp_path / "benchmarks.json").write_text(json.dumps({"benchmarks": [{"metrics": metrics}]}))
+    assert TOOLS["guidellm"].read(tmp_path) == {"tok_s": 80.0, "ttft_ms": 31.0, "tpot_ms": 3.1}
+
+
+def test_the_clients_ceiling_is_measured_once_and_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    first = asyncio.run(client_calibration(8))
+    assert first.ceiling_tok_s > 1000 and first.cpu_us_per_token > 0
+    assert asyncio.run(client_calibration(8)) == first
+    assert len(list((tmp_path / "autotune" / "client").iterdir())) == 1
+
+
+def test_a_figure_above_a_third_of_the_ceiling_is_marked() -> None:
+    calibration = Calibration(64, 20.0, 50_000.0)
+    assert ceiling_warning(calibration, 16_000.0) is None
+    assert (ceiling_warning(calibration, 17_000.0) or "").startswith("client_ceiling")
+
+
+def test_two_servers_can_be_measured_at_once() -> None:
+    """Nothing of a measurement is shared between the slots of one host."""
+    with running_mock(TRUTH) as one, running_mock(TRUTH) as two, ThreadPoolExecutor(2) as pool:
+        reports = list(
+            pool.map(
+                lambda url: measure_url(
+                    url, [2], input_tokens=64, output_tokens=16, limit_seconds=5
+                ),
+                (one, two),
+            )
+        )
+    assert all(report["levels"][0]["tok_s"] > 0 for report in reports)
