@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from autotune.sampler.importance import Effect
     from autotune.space import Space
 
-MOST_TRIALS = 150
+MOST_TRIALS = 80
 """The newest that are modelled: time grows with the cube, and late trials are near the front."""
 
 
