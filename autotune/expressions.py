@@ -18,7 +18,7 @@ import ast
 import keyword
 import operator
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Final, TypeAlias, cast
 
@@ -47,6 +47,7 @@ INACTIVE: Final = Inactive()
 """What a parameter that does not apply evaluates to."""
 
 Result: TypeAlias = Value | Inactive | list["Result"]
+Evaluator: TypeAlias = Callable[[Mapping[str, Value]], Result]
 
 _ARITHMETIC: Mapping[type[ast.operator], Callable[[float, float], float]] = {
     ast.Add: operator.add,
@@ -93,7 +94,7 @@ def literals(text: str) -> frozenset[int | float]:
 
 def evaluate(text: str, values: Mapping[str, Value]) -> Result:
     """The expression's value; a name that `values` lacks is a parameter that does not apply."""
-    return _evaluate(_parse(text), values, text)
+    return _compiled(text)(values)
 
 
 def holds(text: str, values: Mapping[str, Value]) -> bool:
@@ -165,36 +166,62 @@ def _accept_literal(value: object, text: str) -> None:
         raise ExpressionError(f"`{_short(text)}` holds a number that is too large")
 
 
-def _evaluate(node: ast.AST, values: Mapping[str, Value], text: str) -> Result:
-    def value_of(child: ast.AST) -> Result:
-        return _evaluate(child, values, text)
+@lru_cache(maxsize=4096)
+def _compiled(text: str) -> Evaluator:
+    """The expression as nested functions: a search asks for its value very often."""
+    return _compile(_parse(text), text)
 
+
+def _compile(node: ast.AST, text: str) -> Evaluator:
     match node:
         case ast.Constant(value=value):
-            return cast(Value, value)  # _accept_literal saw it
+            literal = cast(Value, value)  # _accept_literal saw it
+            return lambda values: literal
+        case ast.Name(id=name) if name in LITERAL_NAMES:
+            return lambda values: LITERAL_NAMES[name]
         case ast.Name(id=name):
-            return LITERAL_NAMES[name] if name in LITERAL_NAMES else values.get(name, INACTIVE)
-        case ast.List(elts=items) | ast.Tuple(elts=items):
-            return [value_of(item) for item in items]
-        case ast.BoolOp(op=ast.And(), values=parts):
-            return all(_truth(value_of(part)) for part in parts)
-        case ast.BoolOp(values=parts):
-            return any(_truth(value_of(part)) for part in parts)
-        case ast.UnaryOp(op=ast.Not(), operand=operand):
-            return not _truth(value_of(operand))
+            return lambda values: values.get(name, INACTIVE)
+        case ast.List(elts=elements) | ast.Tuple(elts=elements):
+            items = [_compile(element, text) for element in elements]
+            return lambda values: [item(values) for item in items]
+        case ast.UnaryOp(op=ast.Not(), operand=negated):
+            inner = _compile(negated, text)
+            return lambda values: not _truth(inner(values))
         case ast.UnaryOp(op=op, operand=operand):
-            sign = -1 if isinstance(op, ast.USub) else 1
-            return _calculated(operator.mul, sign, value_of(operand), text)
-        case ast.BinOp(left=left, op=op, right=right):
-            return _calculated(_ARITHMETIC[type(op)], value_of(left), value_of(right), text)
-        case ast.IfExp(test=test, body=body, orelse=orelse):
-            return value_of(body if _truth(value_of(test)) else orelse)
-        case ast.Subscript(value=items, slice=index):
-            return _item(value_of(items), value_of(index), text)
-        case ast.Compare(left=left, ops=ops, comparators=rest):
-            sides = [value_of(side) for side in (left, *rest)]
-            return all(_compared(op, sides[i], sides[i + 1]) for i, op in enumerate(ops))
+            sign, number = -1 if isinstance(op, ast.USub) else 1, _compile(operand, text)
+            return lambda values: _calculated(operator.mul, sign, number(values), text)
+        case ast.BoolOp() | ast.BinOp() | ast.IfExp() | ast.Subscript() | ast.Compare():
+            return _compile_operation(node, text)
     raise ExpressionError(f"`{_short(text)}` cannot be evaluated")
+
+
+def _compile_operation(
+    node: ast.BoolOp | ast.BinOp | ast.IfExp | ast.Subscript | ast.Compare, text: str
+) -> Evaluator:
+    parts = [_compile(child, text) for child in ast.iter_child_nodes(node) if _is_operand(child)]
+    match node:
+        case ast.BoolOp(op=ast.And()):
+            return lambda values: all(_truth(part(values)) for part in parts)
+        case ast.BoolOp():
+            return lambda values: any(_truth(part(values)) for part in parts)
+        case ast.BinOp(op=op):
+            apply, (first, second) = _ARITHMETIC[type(op)], parts
+            return lambda values: _calculated(apply, first(values), second(values), text)
+        case ast.IfExp():
+            test, body, otherwise = parts
+            return lambda values: (body if _truth(test(values)) else otherwise)(values)
+        case ast.Subscript():
+            listed, index = parts
+            return lambda values: _item(listed(values), index(values), text)
+        case ast.Compare(ops=[op]):
+            left, right = parts
+            return lambda values: _compared(op, left(values), right(values))
+        case ast.Compare(ops=ops):
+            return lambda values: _all_compared(ops, [part(values) for part in parts])
+
+
+def _is_operand(node: ast.AST) -> bool:
+    return isinstance(node, _NODES)
 
 
 def _truth(value: Result) -> bool:
@@ -227,6 +254,10 @@ def _item(items: Result, index: Result, text: str) -> Result:
             f"`{_short(text)}`: {index!r} is no index of a list of {len(items)} (from 0)"
         )
     return items[index]
+
+
+def _all_compared(ops: Sequence[ast.cmpop], sides: Sequence[Result]) -> bool:
+    return all(_compared(op, sides[i], sides[i + 1]) for i, op in enumerate(ops))
 
 
 def _compared(op: ast.cmpop, left: Result, right: Result) -> bool:
