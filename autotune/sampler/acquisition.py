@@ -29,29 +29,28 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Yardstick:
-    """From gains to goodness of unit size: ``log`` and ``shift``, ``reference`` per objective.
+    """From gains to goodness of about unit size, per objective.
 
-    Logged: goodness = exp(gain - shift) above 0. Otherwise: (gain - reference) / shift above 0.
+    Logged: goodness = exp(gain - best) above 0. Otherwise: (gain - reference) / span above 0.
     """
 
     log: tuple[bool, ...]
-    shift: Array
+    best: Array
     reference: Array
+    span: Array
 
 
 def yardstick(gains: Array, log: Sequence[bool]) -> Yardstick:
     """Scaled by the observed gains (n, objectives); their worst, less a tenth, is the reference."""
     span = np.ptp(gains, axis=0)
     span = np.where(span > 0, span, 1.0)
-    logged = np.array(log)
-    shift = np.where(logged, gains.max(axis=0), span)
-    return Yardstick(tuple(log), shift, gains.min(axis=0) - 0.1 * span)
+    return Yardstick(tuple(log), gains.max(axis=0), gains.min(axis=0) - 0.1 * span, span)
 
 
 def goodness(gains: Array, by: Yardstick) -> Array:
     """Goodness of shape (n, objectives), never below 0."""
-    logged = np.exp(np.minimum(gains - by.shift, 50.0))
-    plain = np.maximum(gains - by.reference, 0.0) / by.shift
+    logged = np.exp(np.minimum(gains - by.best, 50.0))
+    plain = np.maximum(gains - by.reference, 0.0) / by.span
     return np.where(np.array(by.log), logged, plain)
 
 
@@ -92,14 +91,14 @@ def _excess(prediction: Prediction, column: int, above: Array, by: Yardstick) ->
     mean = prediction.mean[:, column, None]
     sd = np.maximum(prediction.sd[:, column, None], 1e-9)
     if by.log[column]:
-        center = mean - by.shift[column]
+        center = mean - by.best[column]
         log_above = np.log(np.maximum(above, 1e-12))[None, :]
         expected = np.exp(np.minimum(center + sd**2 / 2, 50.0))
         d = (center - log_above) / sd
         excess: Array = np.maximum(expected * ndtr(d + sd) - above * ndtr(d), 0.0)
         return excess
-    center = (mean - by.reference[column]) / by.shift[column]
-    sd = sd / by.shift[column]
+    center = (mean - by.reference[column]) / by.span[column]
+    sd = sd / by.span[column]
     d = (center - above) / sd
     density = np.exp(-0.5 * d**2) / np.sqrt(2 * np.pi)
     plain: Array = np.maximum((center - above) * ndtr(d) + sd * density, 0.0)

@@ -16,7 +16,7 @@ from autotune.sampler.observations import Data
 
 EVERY = 5  # trials between two visits
 WORKING_FROM = 5  # working launches before the first visit
-TRIES, TRIES_PER = 3, 12  # a branch gets 3 tries, and one more per 12 trials
+TRIES, TRIES_PER = 3, 15  # a branch gets 3 tries, and one more per 15 trials
 HOPELESS = 3  # failures without a success
 
 

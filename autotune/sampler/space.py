@@ -158,8 +158,7 @@ def _learn_conditions(trials: Sequence[FrozenTrial], names: Sequence[str]) -> di
             condition = _best_condition(name, complete, names)
             if condition is not None:
                 learned[name] = condition
-    order = {name: index for index, name in enumerate(names)}
-    return dict(sorted(learned.items(), key=lambda item: order[item[1].parent]))
+    return learned
 
 
 def _best_condition(child: str, params: Sequence[Config], names: Sequence[str]) -> Activity | None:
@@ -167,10 +166,10 @@ def _best_condition(child: str, params: Sequence[Config], names: Sequence[str]) 
     best: Activity | None = None
     fewest = 0.05 * len(params) + 1e-9
     for parent in names:
-        if parent == child:
-            continue
+        if parent == child:  # only what is asked earlier can decide
+            break
         condition, wrong = _split_by(child, parent, params)
-        if wrong < fewest and condition.present:
+        if wrong < fewest and condition.present and condition.absent:
             best, fewest = condition, wrong
     return best
 
