@@ -141,8 +141,9 @@ def _other_lines(run: Run) -> Iterator[str]:
         yield "What held other trials back:"
     for name, found in sorted(causes.items(), key=lambda item: -len(item[1])):
         numbers = ", ".join(str(number) for number, _ in found[:12])
+        plural = "s" if len(found) > 1 else ""
         more = f" and {len(found) - 12} more" if len(found) > 12 else ""
-        yield f"  ! {name.replace('_', ' ')}: trials {numbers}{more}"
+        yield f"  ! {name.replace('_', ' ')}: trial{plural} {numbers}{more}"
         yield f"    e.g. trial {found[0][0]}: {found[0][1].statement}"
 
 

@@ -47,6 +47,11 @@ def contradicted_by_figures(case: Case) -> Iterator[Finding]:
                     f"{name} was asked, yet {share:.0%} of the decode steps ran from a CUDA graph.",
                     graph_share=share,
                 )
+    yield from _limit_exceeded(case)
+    yield from _pool_smaller(case)
+
+
+def _limit_exceeded(case: Case) -> Iterator[Finding]:
     limit = number_of(asked_setting(case.trial, "max_running_requests", "max_num_seqs"))
     most = case.figure("running_requests_max")
     if limit is not None and most is not None and most > limit:
@@ -54,6 +59,18 @@ def contradicted_by_figures(case: Case) -> Iterator[Finding]:
             "ignored_flag",
             f"At most {limit:.0f} requests at once were asked, yet {most:.0f} ran.",
             running_requests_max=most,
+        )
+
+
+def _pool_smaller(case: Case) -> Iterator[Finding]:
+    asked = number_of(asked_setting(case.trial, "max_total_tokens"))
+    tokens = case.figure("kv_tokens")
+    if asked is not None and tokens is not None and tokens < 0.99 * asked:
+        yield cause(
+            "ignored_flag",
+            f"A KV cache of {asked:,.0f} tokens was asked, the server made room for {tokens:,.0f}: "
+            "more does not fit.",
+            kv_tokens=tokens,
         )
 
 

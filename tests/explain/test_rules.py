@@ -313,7 +313,7 @@ def test_the_text_and_the_document_explain_the_choices_and_what_held_others_back
     run = run_of(tmp_path, base(), measured(1, 90, 1600, figures=healthy()), slow)
     text = explain_text(run)
     assert "Trial 1 (single, knee, peak): attention_backend=flashinfer" in text
-    assert "! decode without graph: trials 2" in text
+    assert "! decode without graph: trial 2" in text
     document = json.loads(json.dumps(explain_document(run)))
     assert document["other_causes"] == {"decode_without_graph": [2]}
     assert set(document["trials"]) == {"0", "1"}
