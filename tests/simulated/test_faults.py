@@ -160,7 +160,7 @@ def test_an_error_object_ends_some_streams(tmp_path: Path) -> None:
     with simulated(tmp_path, "sglang", MINI, host="1x-h200", fault=fault) as server:
         server.wait_ready()
         run = server.load(60, 4, (64, 64))
-        assert 8 <= len(run.failed) <= 30
+        assert 0.1 <= len(run.failed) / len(run.replies) <= 0.5
         assert {reply.fault for reply in run.failed} == {"error_in_stream"}
         assert {reply.status for reply in run.failed} == {200}
 

@@ -88,8 +88,9 @@ def test_a_fraction_can_be_too_low_and_too_high() -> None:
 
     assert failure(0.70) == "no_kv_room@load"
     assert failure(0.92) is None
-    assert failure(0.94, chunk_tokens=32768) == "out_of_memory@peak"
-    assert failure(0.982) == "out_of_memory@capture"
+    assert failure(0.93, chunk_tokens=32768) == "out_of_memory@peak"
+    big = {"graph_max_bs": 512, "graph_sizes": 67, "spec_steps": 3}
+    assert failure(0.98, collective=Collective(pcie_ipc=True), **big) == "out_of_memory@capture"
     assert failure(0.995) == "out_of_memory@load"
 
 

@@ -59,7 +59,7 @@ class Api:
     async def handle(self, connection: Connection, request: HttpRequest) -> None:
         """Answer one request and log it as uvicorn does."""
         if "never_answers" in self.sim.faults and request.path not in ("/health", "/v1/models"):
-            await asyncio.sleep(3600)
+            await self._hang()
         if request.method == "POST":
             self._posts += 1
             slow = self.sim.faults.get("slow_first_post")
@@ -76,6 +76,10 @@ class Api:
         except ValueError as problem:
             connection.send_json(400, self._error(400, f"invalid JSON: {problem}"))
         self._access_log(connection, request)
+
+    async def _hang(self) -> None:
+        self.sim.clock.hanging += 1
+        await asyncio.sleep(3600)
 
     def _access_log(self, connection: Connection, request: HttpRequest) -> None:
         if connection.status == 200 and request.path in ("/metrics",):
@@ -191,7 +195,7 @@ class Api:
         generation.breaks = breaking is not None and self._unlucky(body, breaking.number)
         generation.begin()
         if "no_tokens" in faults:
-            await asyncio.sleep(3600)
+            await self._hang()
         connection.on_close = generation.abort
         self.generations.add(generation)
         self.scheduler.submit(sequence)

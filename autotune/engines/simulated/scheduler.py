@@ -168,7 +168,6 @@ class Scheduler:
         if pending is not None:
             await pending
         if self._ended:
-            self.clock.last_activity = _monotonic()
             if self.load:
                 self._replacements = self._ended
                 await self.clock.turn(self.arrived, lambda: self._replacements)
@@ -228,8 +227,9 @@ class Scheduler:
                 self._prefixes.move_to_end(block)
                 hit += CACHE_BLOCK_TOKENS
             self._remember(sequence.blocks)
-        sequence.cached_tokens = min(hit, sequence.prompt_tokens - 1)
-        sequence.prefilled = sequence.cached_tokens
+        sequence.prefilled = min(hit, sequence.prompt_tokens - 1)
+        if sequence.generated == 0:  # one that was retracted finds its own prompt again
+            sequence.cached_tokens = sequence.prefilled
 
     def _remember(self, blocks: tuple[int, ...]) -> None:
         for block in blocks:
@@ -405,7 +405,3 @@ class Scheduler:
         if self.clock.wake < math.inf:
             await self.clock.hold_for_sleeper(self.arrived, until)
         await self.clock.advance(max(0.0, until - self.clock.now))
-
-
-def _monotonic() -> float:
-    return asyncio.get_running_loop().time()

@@ -11,8 +11,6 @@ from pathlib import Path
 from autotune.engines.simulated.clock_file import NAME, ClockFile
 
 SLICE_SECONDS = 0.01  # longest real wait between two updates of the published time
-HOLD_SECONDS = 1.0  # real time after a client took an event during which an idle clock stands
-LOOK_SECONDS = 0.05  # the same after a look at the clock: whoever looks may be about to send
 GRACE_SECONDS = 0.1  # real time a client gets to react; a busy host takes it away for long
 PATIENCE_SECONDS = 1.0  # longest real wait for a client that has events left to take
 BEHIND_SECONDS = 0.05  # further behind than this, real time is given up rather than caught up
@@ -30,7 +28,7 @@ class Timekeeper:
         self.now = self._file.now if self._file else 0.0
         self._speed = speed
         self.busy = True  # somebody advances it: loading, or requests in flight
-        self.last_activity = -math.inf
+        self.hanging = 0  # requests that are never answered: their clients wait
         self.expects_more: Callable[[], bool] = lambda: False
         self._due = time.monotonic()
         self._grace = GRACE_SECONDS
@@ -132,6 +130,8 @@ class Timekeeper:
                 deadline, before = time.monotonic() + patience, taken
         came = wanted == 0 or missing() < wanted
         self._grace = GRACE_SECONDS if came else max(0.002, self._grace / 4)
+        if not came:  # what was not taken by now went to connections that were given up
+            self._sent = self._taken - self._taken_before
 
     async def hold_for_sleeper(self, arrived: asyncio.Event, until: float) -> None:
         """Stop at every moment before `until` that a client sleeps until; let it act."""
@@ -145,26 +145,20 @@ class Timekeeper:
             await self.settle(arrived)
 
     async def tick_when_idle(self) -> None:
-        """Let time pass at full speed while nobody is served; runs as a task."""
-        last = looked = time.monotonic()
-        looks, taken = self.touches, self._taken
+        """Let time pass while nobody is served but somebody waits; runs as a task.
+
+        A client that sleeps is not passed: time stands at the moment it is to wake. Where nobody
+        waits, time stands too: what happens between two loads is the client's own business.
+        """
+        last = time.monotonic()
         while True:
-            wake = self.wake
-            await asyncio.sleep(0.001 if wake < math.inf else 0.004)
+            await asyncio.sleep(0.004 if self.wake == math.inf else 0.001)
             real, last = time.monotonic() - last, time.monotonic()
             if self.busy:
                 continue
-            if self.touches != looks:
-                looks, looked = self.touches, time.monotonic()
-            if self._taken != taken:
-                taken, self.last_activity = self._taken, time.monotonic()
-            if time.monotonic() - looked < LOOK_SECONDS and wake == math.inf:
-                continue
-            idle = time.monotonic() - self.last_activity
-            if wake < math.inf and idle < PATIENCE_SECONDS:
-                # Up to the moment the client sleeps until, and not past it before it has woken.
+            if (wake := self.wake) < math.inf:
                 self.set(min(self.now + real * self.speed, max(wake, self.now)))
-            elif idle > HOLD_SECONDS:
+            elif self.hanging:
                 self.set(self.now + real * self.speed)
 
 
