@@ -15,7 +15,7 @@ from pathlib import Path
 
 from autotune import reaper
 from autotune.errors import MachineNotClean
-from autotune.machine import Holder, Machine, port_answers, port_owners, process_name
+from autotune.machine import Holder, Machine, port_answers, port_owners
 from autotune.records import Launch
 
 _SHM = Path("/dev/shm")
@@ -77,14 +77,18 @@ def _problems(
     launch: Launch, machine: Machine, before: Before, tolerance_bytes: float
 ) -> list[str]:
     problems = []
-    if port_answers(launch.host, launch.port):
-        owners = ", ".join(f"pid {p} ({process_name(p)})" for p in port_owners(launch.port))
-        problems.append(f"port {launch.port} still answers: {owners or 'owner unknown'}")
+    if port_answers(launch.host, launch.port) and not _is_strangers(launch):
+        problems.append(f"port {launch.port} still answers, and who listens cannot be seen")
     for gpu, used in _memory_of(launch, machine).items():
         extra = used - before.memory[gpu]
         if extra > tolerance_bytes:
             problems.append(_memory_problem(gpu, extra, machine))
     return problems
+
+
+def _is_strangers(launch: Launch) -> bool:
+    """Whether somebody else listens on the port by now: every process of ours has ended."""
+    return bool(port_owners(launch.port))
 
 
 def _memory_problem(gpu: int, extra: int, machine: Machine) -> str:

@@ -36,6 +36,7 @@ class Leash:
         self.started: asyncio.Future[None] = loop.create_future()
         self.exit: asyncio.Future[int | None] = loop.create_future()
         self.gone: asyncio.Future[tuple[int, ...]] = loop.create_future()
+        self._lifeline: int | None
         self._lifeline, reports = _spawn(launch, grace_seconds)
         self._listener = loop.create_task(self._listen(reports))
 
@@ -53,13 +54,15 @@ class Leash:
 
     def order_end(self, grace_seconds: float) -> None:
         """Ask the reaper to end the server, with so long between SIGTERM and SIGKILL."""
-        with contextlib.suppress(BrokenPipeError):
-            os.write(self._lifeline, json.dumps({"stop": grace_seconds}).encode() + b"\n")
+        if self._lifeline is not None:
+            with contextlib.suppress(BrokenPipeError):
+                os.write(self._lifeline, json.dumps({"stop": grace_seconds}).encode() + b"\n")
 
     async def close(self) -> None:
         """Let go of the pipes; only once the server is gone."""
-        with contextlib.suppress(OSError):
+        if self._lifeline is not None:
             os.close(self._lifeline)
+            self._lifeline = None  # its number may soon be another file's
         await self._listener
 
     async def _listen(self, descriptor: int) -> None:
@@ -78,9 +81,14 @@ class Leash:
     def _hear(self, report: dict[str, Any]) -> None:
         if "server" in report:
             self.reaper_pid, self.server_pid = report["reaper"], report["server"]
-            facts = report | {"mark": self.launch.mark}
+            facts = report | {
+                "mark": self.launch.mark,
+                "port": self.launch.port,
+                "boot": _boot(),
+            }
             (self.launch.trial_dir / PROCESSES_NAME).write_text(json.dumps(facts) + "\n")
-            self.started.set_result(None)
+            if not self.started.done():
+                self.started.set_result(None)
         if "exit" in report and not self.exit.done():
             self.exit.set_result(report["exit"])
         if "left" in report:
@@ -94,6 +102,7 @@ class Leash:
         if not self.exit.done():
             self.exit.set_result(None)
         left = await asyncio.to_thread(end_members, self.launch.mark, self.server_pid or None)
+        reaper.remove_folder(self.launch.env["TMPDIR"], self.launch.mark)
         self.gone.set_result(tuple(sorted(left)))
 
 
@@ -107,6 +116,28 @@ def end_members(mark: str, session: int | None = None, seconds: float = 20.0) ->
         time.sleep(0.1)
         left = reaper.members(mark, session)
     return left
+
+
+def end_leftovers(trial_dir: Path) -> set[int]:
+    """End what is left of an earlier trial, should its reaper have been killed with its driver.
+
+    Only the mark and the session that the trial wrote down count, and those only until the host
+    is started again. Returns who cannot be ended; a trial that left nothing costs nothing.
+    """
+    try:
+        facts = json.loads((trial_dir / PROCESSES_NAME).read_text())
+    except (OSError, ValueError):
+        return set()
+    if facts.get("boot") != _boot():
+        return set()
+    return end_members(facts["mark"], facts["server"])
+
+
+def _boot() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
 
 
 def _spawn(launch: Launch, grace_seconds: float) -> tuple[int, int]:

@@ -21,9 +21,9 @@ _COMPILERS = frozenset((
 # fmt: on
 _MIN_IO_BYTES = 2**20
 _MIN_MEMORY_BYTES = 16 * 2**20
-# An idle server polls: a few percent of one core. One that works uses at least part of a core.
-_MIN_CPU_SHARE = 0.2
-_MIN_CPU_SECONDS = 0.5
+# An idle server polls, with a few percent of one core; one that works keeps a core busy.
+_MIN_CPU_SHARE = 0.5
+_MIN_CPU_SECONDS = 1.0
 _BUSY = 0.97
 
 
@@ -126,6 +126,8 @@ class Pace:
     @property
     def text(self) -> str:
         """Rate and time left, as far as they are known; "" if neither is."""
+        if not self._points:
+            return ""
         return ", ".join(part for part in (self._rate(), self._left()) if part)
 
     def _rate(self) -> str:

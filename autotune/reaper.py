@@ -104,6 +104,12 @@ def is_folder_of(path: str, mark: str) -> bool:
     return os.path.isabs(path) and len(mark) >= 8 and mark in os.path.basename(path)
 
 
+def remove_folder(path: str, mark: str) -> None:
+    """Remove the temporary folder of a trial that has ended."""
+    if is_folder_of(path, mark):
+        shutil.rmtree(path, ignore_errors=True)
+
+
 # -- the program ------------------------------------------------------------------------------
 class Reaper:
     """One server from its start to its end."""
@@ -125,7 +131,8 @@ class Reaper:
         grace = self._wait_for_end_or_order()
         self._end(grace)
         left = self._kill()
-        self._remove_temporary_folder(left)
+        if not left:
+            remove_folder(self.spec["temporary_folder"], self.mark)
         self._report(left=sorted(left))
 
     def _on_signal(self, number: int, frame: object) -> None:
@@ -229,11 +236,6 @@ class Reaper:
             if pid == self.server and self.exit is None:
                 self.exit = os.waitstatus_to_exitcode(status)
                 self._report(exit=self.exit)
-
-    def _remove_temporary_folder(self, left: set[int]) -> None:
-        folder = self.spec["temporary_folder"]
-        if not left and is_folder_of(folder, self.mark):
-            shutil.rmtree(folder, ignore_errors=True)
 
     def _report(self, **facts: Any) -> None:
         with contextlib.suppress(OSError):  # the launcher may be gone

@@ -73,7 +73,8 @@ class Starting:
             TrialFailed: it died, stalled, or passed the limit.
             TrialLost: another server answers on its port.
         """
-        await self._leash.started
+        # Shielded: a cancelled trial must still hear of the server that it has to end.
+        await asyncio.shield(self._leash.started)
         probe = asyncio.ensure_future(self._until_it_answers(http))
         try:
             while not probe.done():

@@ -1,16 +1,19 @@
-"""Counts what trials leave behind: processes by mark, listening ports, GPU memory in a ledger.
+"""Counts what the trials of a run left behind: processes, listening ports, GPU memory.
 
-For tests and for the kill storm: `leftovers` must become empty, whatever was killed.
+For tests and for the kill storm: `leftovers` must become empty, whatever was killed. What other
+studies run on the same host is not counted.
 """
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from autotune import reaper
+from autotune.leash import PROCESSES_NAME
 from autotune.machine import open_machine, port_owners, process_name
 
 
@@ -26,46 +29,44 @@ class Leftovers:
         return bool(self.processes or self.ports or self.gpu_memory)
 
 
-def marked(mark: str | None = None) -> set[int]:
-    """The living processes that carry a trial's mark (or that one)."""
-    states = reaper.process_table()
-    found = {pid: reaper.mark_of(pid) for pid, row in states.items() if row[2] not in "ZX"}
-    return {pid for pid, its in found.items() if its is not None and mark in (None, its)}
+def marked(mark: str) -> set[int]:
+    """The living processes that carry this mark."""
+    table = reaper.process_table()
+    return {p for p, row in table.items() if row[2] not in "ZX" and reaper.mark_of(p) == mark}
 
 
 def in_sessions(sessions: Iterable[int]) -> set[int]:
-    """The living processes of these sessions: engines retitle themselves and lose their mark."""
+    """The living processes of these sessions: a process that retitles itself may lose its mark."""
     wanted = set(sessions)
     table = reaper.process_table()
-    return {p for p, (_, session, state) in table.items() if session in wanted and state != "Z"}
+    return {
+        p for p, (_, session, state) in table.items() if session in wanted and state not in "ZX"
+    }
 
 
-def leftovers(
-    *, sessions: Iterable[int] = (), ports: Iterable[int] = (), ledger: Path | None = None
-) -> Leftovers:
-    """What is left of all trials of this machine."""
-    pids = marked() | in_sessions(sessions)
-    held = {port: port_owners(port) for port in ports}
+def leftovers(trials: Path, ledger: Path | None = None) -> Leftovers:
+    """What is left of all trials below this folder, reapers included."""
+    facts = [json.loads(path.read_text()) for path in trials.rglob(PROCESSES_NAME)]
+    pids = in_sessions(fact["server"] for fact in facts)
+    for fact in facts:
+        pids |= marked(fact["mark"])
+        if "autotune/reaper.py" in process_name(fact["reaper"]):
+            pids.add(fact["reaper"])
+    ports = [fact["port"] for fact in facts]
+    held = {port: owners for port in ports if (owners := port_owners(port) & pids)}
     machine = open_machine(ledger) if ledger is not None else None
     return Leftovers(
         tuple(f"{pid} {process_name(pid)}" for pid in sorted(pids)),
-        tuple(f"{port} by {sorted(pids)}" for port, pids in held.items() if pids),
+        tuple(f"{port} by {sorted(owners)}" for port, owners in held.items()),
         tuple(str(holder) for holder in machine.holders()) if machine is not None else (),
     )
 
 
 def wait_until_nothing_is_left(
-    seconds: float,
-    *,
-    sessions: Iterable[int] = (),
-    ports: Iterable[int] = (),
-    ledger: Path | None = None,
+    seconds: float, trials: Path, ledger: Path | None = None
 ) -> Leftovers:
     """The leftovers after at most so many seconds; empty as soon as there are none."""
-    sessions, ports = tuple(sessions), tuple(ports)
     end = time.monotonic() + seconds
-    while True:
-        found = leftovers(sessions=sessions, ports=ports, ledger=ledger)
-        if not found or time.monotonic() > end:
-            return found
+    while (found := leftovers(trials, ledger)) and time.monotonic() < end:
         time.sleep(0.1)
+    return found

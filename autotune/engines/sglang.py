@@ -27,7 +27,9 @@ _COLLECTIVE_SECONDS = 3600  # ranks may finish loading far apart
 _PHASES = (
     (re.compile(r"Load weight begin"), Phase.LOAD),
     (
-        re.compile(r"Running FlashInfer autotune|Capture .*CUDA graph begin|Capture cuda graph failed"),
+        re.compile(
+            r"Running FlashInfer autotune|Capture .*CUDA graph begin|Capture cuda graph failed"
+        ),
         Phase.CAPTURE,
     ),
     (re.compile(r"Uvicorn running on|Application startup complete"), Phase.READY),
