@@ -7,11 +7,15 @@ import hashlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import httpx
 
 _TRIES = 10
 _AT_ONCE = 8
+_TOLERANCE_SHARE = 400  # 2 of 1024 tokens: the head's number varies by as much
+_FIXED_TOKENS = 40  # of a prompt's head and instruction
+_FEWEST_TO_LEARN_FROM = 50
 # Short words that are one token nearly everywhere.
 _PADDING = (
     " so",
@@ -27,6 +31,16 @@ _PADDING = (
     " it",
     " all",
 )
+
+
+class Writer(Protocol):
+    """Something that can write a text of any number of words."""
+
+    kind: str
+
+    def text(self, words: int) -> str:
+        """The text with so many words."""
+        ...
 
 
 @dataclass
@@ -46,6 +60,7 @@ class TokenCounter:
     fingerprint: str | None = None  # equal fingerprints: the same tokenizer
     context: int | None = None  # the longest prompt plus answer, where the server says so
     _short: tuple[int, int] = (0, 0)  # characters and tokens of the first probe
+    _learned: dict[str, tuple[int, float]] = field(default_factory=dict)
     _limit: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_AT_ONCE))
 
     async def calibrate(self, text: str, prompt_tokens: int) -> None:
@@ -94,43 +109,46 @@ class TokenCounter:
 
     async def fit(
         self,
-        writers: Sequence[Callable[[int], str]],
+        writers: Sequence[Writer],
         targets: Sequence[int],
         *,
         whole: bool = True,
         note: Callable[[str], None] | None = None,
     ) -> list[str]:
-        """Texts of `targets` tokens; `writers[i](words)` gives text i with so many words.
+        """Texts of `targets` tokens; `writers[i].text(words)` gives text i with so many words.
 
         `whole` counts the chat template too. A text that cannot be met exactly, because no
         number of words gives it, is the nearest one found. `note` is told of progress.
         """
         extra = 0 if whole else self.overhead
-        done = 0
+        texts: dict[int, str] = {}
 
-        async def one(write: Callable[[int], str], target: int) -> str:
-            nonlocal done
-            text = await self._fit(write, target + extra)
-            done += 1
+        async def one(index: int) -> None:
+            texts[index] = await self._fit(writers[index], targets[index] + extra)
             if note is not None:
-                note(f"writing prompts {done}/{len(targets)}")
-            return text
+                note(f"writing prompts {len(texts)}/{len(writers)}")
 
-        pairs = zip(writers, targets, strict=True)
-        return list(await asyncio.gather(*(one(write, target) for write, target in pairs)))
+        # The first of each kind teaches how dense its words are; the others then fit at once.
+        kinds = [writer.kind for writer in writers]
+        firsts = {kinds.index(kind) for kind in kinds}
+        await asyncio.gather(*(one(index) for index in firsts))
+        await asyncio.gather(*(one(index) for index in range(len(writers)) if index not in firsts))
+        return [texts[index] for index in range(len(writers))]
 
-    async def _fit(self, write: Callable[[int], str], target: int) -> str:
+    async def _fit(self, writer: Writer, target: int) -> str:
         """Interpolate between a number of words that is too small and one that is too large."""
-        words = max(1, round((target - self.overhead) / self.tokens_per_word))
+        fixed, density = self._learned.get(writer.kind, (self.overhead, self.tokens_per_word))
+        words = max(1, round((target - fixed) / density))
         low: tuple[int, int] | None = None  # words, tokens
         high: tuple[int, int] | None = None
         best, best_miss = "", target + 1
         for _ in range(_TRIES):
-            text = write(words)
+            text = writer.text(words)
             count = await self.count(text)
+            self._learn(writer.kind, words, count)
             if abs(target - count) < best_miss:
                 best, best_miss = text, abs(target - count)
-            if count == target:
+            if abs(target - count) <= target // _TOLERANCE_SHARE:
                 return text
             if count < target:
                 low = (words, count)
@@ -142,6 +160,12 @@ class TokenCounter:
                 break
             words = self._next_words(target, low, high)
         return best
+
+    def _learn(self, kind: str, words: int, count: int) -> None:
+        """Tokens per word of a kind, beside the tokens that every prompt has."""
+        if words > _FEWEST_TO_LEARN_FROM:
+            fixed = self.overhead + _FIXED_TOKENS
+            self._learned[kind] = (fixed, max(0.5, (count - fixed) / words))
 
     async def _padded(self, text: str, count: int, target: int) -> str | None:
         """`text` with a few short words more, if that gives exactly `target` tokens."""

@@ -12,7 +12,6 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from autotune.dialect import Dialect, encode
 from autotune.experiment import Workload
@@ -144,7 +143,7 @@ async def _write_bodies(
         _Writer(prefix, kinds[index % len(kinds)], random.Random(f"{workload.seed}-{index}"))
         for index in range(POOL)
     ]
-    texts = await counter.fit([writer.text for writer in writers], inputs, note=note)
+    texts = await counter.fit(writers, inputs, note=note)
     return [
         Body(writer.kind, ({"role": "user", "content": text},), output)
         for writer, text, output in zip(writers, texts, outputs, strict=True)
@@ -154,10 +153,8 @@ async def _write_bodies(
 async def _shared_prefix(workload: Workload, counter: TokenCounter) -> str:
     if not workload.shared_prefix_tokens:
         return ""
-    words = _words("prose", random.Random(f"{workload.seed}-prefix"))
-    [text] = await counter.fit(
-        [lambda count: " ".join(words(count))], [workload.shared_prefix_tokens], whole=False
-    )
+    writer = _PrefixWriter(random.Random(f"{workload.seed}-prefix"))
+    [text] = await counter.fit([writer], [workload.shared_prefix_tokens], whole=False)
     return text + "\n\n"
 
 
@@ -185,7 +182,20 @@ class _Writer:
         return head + " ".join(instruction[: max(1, len(instruction) + words)])
 
 
-def _words(kind: str, chance: random.Random) -> Any:
+class _PrefixWriter:
+    """Writes what all prompts begin with."""
+
+    kind = "prefix"
+
+    def __init__(self, chance: random.Random) -> None:
+        self._words = _words("prose", chance)
+
+    def text(self, words: int) -> str:
+        """So many words of prose."""
+        return " ".join(self._words(words))
+
+
+def _words(kind: str, chance: random.Random) -> Callable[[int], list[str]]:
     """A function from a number of words to the first so many words of an endless text."""
     words: list[str] = []
 
