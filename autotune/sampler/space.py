@@ -17,7 +17,7 @@ from autotune.sampler.hint import SpaceHint
 
 Key = bytes
 
-BLOCK = 4096  # assignments enumerated at a time
+BLOCK = 256  # assignments enumerated at a time
 RECENT = 200  # trials from which conditions are learned
 
 
