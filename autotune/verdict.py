@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -139,21 +140,33 @@ class FailureGroup:
 
 
 def failure_groups(outcomes: Sequence[Outcome]) -> tuple[FailureGroup, ...]:
-    """Failures by cause, the most frequent first; the excerpt is that of the first trial."""
+    """Failures by cause, numbers in it aside, the most frequent first.
+
+    Cause and excerpt are those of the group's first trial.
+    """
     groups: dict[tuple[str, str, str], list[Outcome]] = {}
     for outcome in outcomes:
         if outcome.failure is not None:
             failure = outcome.failure
-            key = (failure.kind.value, failure.phase.value, failure.cause)
+            same = _NUMBER.sub("#", failure.cause)  # 0.19 GiB and 0.27 GiB free are one cause
+            key = (failure.kind.value, failure.phase.value, same)
             groups.setdefault(key, []).append(outcome)
-    ordered = sorted(groups.items(), key=lambda group: (-len(group[1]), group[1][0].number))
-    return tuple(
-        FailureGroup(
-            *key,
-            trials=tuple(outcome.number for outcome in failed),
-            excerpt=failed[0].failure.excerpt if failed[0].failure else (),
-        )
-        for key, failed in ordered
+    ordered = sorted(groups.values(), key=lambda group: (-len(group), group[0].number))
+    return tuple(_failure_group(failed) for failed in ordered)
+
+
+_NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
+
+
+def _failure_group(failed: Sequence[Outcome]) -> FailureGroup:
+    first = failed[0].failure
+    assert first is not None
+    return FailureGroup(
+        kind=first.kind.value,
+        phase=first.phase.value,
+        cause=first.cause,
+        trials=tuple(outcome.number for outcome in failed),
+        excerpt=first.excerpt,
     )
 
 

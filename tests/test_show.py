@@ -68,8 +68,8 @@ def test_failures_are_counted_by_cause(tmp_path: Path) -> None:
     path = write_run(
         tmp_path / "run",
         baseline(),
-        failed(1),
-        failed(2),
+        failed(1, cause="CUDA out of memory. 0.19 GiB is free"),
+        failed(2, cause="CUDA out of memory. 12.5 GiB is free"),
         failed(3, FailureKind.BAD_FLAGS, "error: argument --x: [odd] choice"),
     )
     text = rendered(path)
