@@ -25,6 +25,16 @@ def leave(status: int) -> NoReturn:
     os._exit(status)
 
 
+def argument_traceback(engine: str, line: str) -> str:
+    """What is printed when arguments contradict each other."""
+    root = "/opt/sglang/sglang" if engine == "sglang" else "/opt/venv/lib/vllm"
+    frames = [
+        (f"{root}/launch.py", 42, "<module>", "run_server(server_args)"),
+        (f"{root}/arguments.py", 913, "__post_init__", "self._resolve()"),
+    ]
+    return traceback_text(frames, line)
+
+
 class Undertaker:
     """Ends one server the way its engine does. `fail_streams` tells the clients that are left."""
 

@@ -10,66 +10,23 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 from autotune.engines.simulated import physics
+from autotune.engines.simulated.accounting import Counters, Gauges, Watcher
 from autotune.engines.simulated.hosts import Host
 from autotune.engines.simulated.memory import kv_capacity
 from autotune.engines.simulated.models import Model
 from autotune.engines.simulated.noise import AcceptSampler, Noise
+from autotune.engines.simulated.prefix_cache import PrefixCache
 from autotune.engines.simulated.requests import Sequence
 from autotune.engines.simulated.settings import Settings
 from autotune.engines.simulated.timekeeper import Timekeeper
 
-CACHE_BLOCK_TOKENS = 64
+IDLE_GAUGE_SECONDS = 0.3  # real time for which the gauges keep the last step's values
 SLOW = 20.0  # up to this speed every step is taken, and its tokens sent, on their own
 _MAX_STEPS = 32  # of one decode run, and tokens of one chunk
-
-
-@dataclass
-class Counters:
-    """What `/metrics` and the log tell."""
-
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    generated_tokens: int = 0
-    finished: int = 0
-    aborted: int = 0
-    retracted: int = 0
-    cycles: int = 0  # speculative: verify steps of requests
-    accepted: int = 0  # drafted tokens accepted
-    spec_cycles: int = 0  # since the last flush
-    spec_tokens: int = 0
-    graph_steps: int = 0
-    eager_steps: int = 0
-    prefill_steps: int = 0
-    accepted_at: list[int] = field(default_factory=lambda: [0] * 16)
-    ttft_sum: float = 0.0
-    ttft_count: int = 0
-
-
-@dataclass(frozen=True)
-class Gauges:
-    """The state during the last step: what engines publish, and not what a turn leaves."""
-
-    running: int = 0
-    waiting: int = 0
-    kv_used: int = 0
-
-
-class Watcher:
-    """What the scheduler reports to, so that an engine can log in its own words."""
-
-    def prefilled(self, new: list[Sequence], tokens: int, cached: int, seconds: float) -> None:
-        """A prefill batch was done."""
-
-    def decoded(self, cycles: int, tokens: int, graph: bool) -> None:
-        """Decode steps were done."""
-
-    def retracted(self, count: int) -> None:
-        """Requests were put back for lack of KV room."""
 
 
 class Scheduler:
@@ -99,7 +56,7 @@ class Scheduler:
         self.gauges = Gauges()
         self._curve = physics.accept_curve(model, settings)
         self._cycle_cache: dict[tuple[int, int], float] = {}
-        self._prefixes: OrderedDict[int, None] = OrderedDict()
+        self._prefixes = PrefixCache(self.kv_tokens if settings.prefix_cache else 0)
         self._replacements = 0  # requests that finished ones made room for and that did not come
         self._ended = 0  # requests that ended in this step
 
@@ -153,11 +110,14 @@ class Scheduler:
             await self._after_step(first)
 
     async def _idle(self) -> None:
-        self.gauges = Gauges()
         self.clock.busy = False
         self._replacements = self._ended  # a whole wave ended at once: it may well come again
         self.arrived.clear()
-        await self.arrived.wait()
+        try:
+            await asyncio.wait_for(self.arrived.wait(), IDLE_GAUGE_SECONDS)
+        except TimeoutError:
+            self.gauges = Gauges()
+            await self.arrived.wait()
         self.clock.begin_busy()
         await self.clock.settle(self.arrived)
         await self.clock.turn(self.arrived, lambda: self._replacements)
@@ -219,24 +179,10 @@ class Scheduler:
         return 0.35 * self.settings.conservativeness * sequence.left
 
     def _reuse_prefix(self, sequence: Sequence) -> None:
-        hit = 0
-        if self.settings.prefix_cache:
-            for block in sequence.blocks:
-                if block not in self._prefixes:
-                    break
-                self._prefixes.move_to_end(block)
-                hit += CACHE_BLOCK_TOKENS
-            self._remember(sequence.blocks)
+        hit = self._prefixes.reuse(sequence.blocks)
         sequence.prefilled = min(hit, sequence.prompt_tokens - 1)
         if sequence.generated == 0:  # one that was retracted finds its own prompt again
             sequence.cached_tokens = sequence.prefilled
-
-    def _remember(self, blocks: tuple[int, ...]) -> None:
-        for block in blocks:
-            self._prefixes[block] = None
-        room = max(64, self.kv_tokens // CACHE_BLOCK_TOKENS)
-        while len(self._prefixes) > room:
-            self._prefixes.popitem(last=False)
 
     # -- prefill ------------------------------
     async def _prefill(self, riding: list[Sequence]) -> bool:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from autotune.engines.simulated.accounting import Watcher
 from autotune.engines.simulated.pages import accept_length
 from autotune.engines.simulated.requests import Sequence
-from autotune.engines.simulated.scheduler import Scheduler, Watcher
+from autotune.engines.simulated.scheduler import Scheduler
 from autotune.engines.simulated.simulation import Simulation
 
 VLLM_INTERVAL_SECONDS = 10.0
