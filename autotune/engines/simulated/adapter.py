@@ -22,6 +22,7 @@ from autotune.engines.base import (
 )
 from autotune.engines.simulated import ledger
 from autotune.engines.simulated.clock import SimulatedClock
+from autotune.engines.simulated.clock_file import DEFAULT_SPEED
 from autotune.engines.simulated.hosts import host_named, infer_host
 from autotune.engines.simulated.simulation import LEDGER_NAME
 from autotune.records import FailureKind, Launch, Override, Phase
@@ -29,7 +30,7 @@ from autotune.records import FailureKind, Launch, Override, Phase
 if TYPE_CHECKING:
     from autotune.experiment import Experiment
 
-DEFAULT_SPEED = 2000.0
+
 _HOST_NAME = "host.json"
 # What an experiment's command runs, as far as it is not the engine's own arguments.
 _ENTRIES: tuple[tuple[str, ...], ...] = (

@@ -16,6 +16,7 @@ from pathlib import Path
 
 SIZE = 40
 NAME = "simulated.clock"
+DEFAULT_SPEED = 4000.0  # ten minutes of loading in a sixth of a second
 _DOUBLE, _COUNT = struct.Struct("<d"), struct.Struct("<Q")
 
 

@@ -16,6 +16,7 @@ from autotune.engines.simulated import (
     sglang_args,
     vllm_args,
 )
+from autotune.engines.simulated.clock_file import DEFAULT_SPEED
 from autotune.engines.simulated.deaths import argument_traceback
 from autotune.engines.simulated.faults import Faults, faults_from
 from autotune.engines.simulated.hosts import Host, host_named, infer_host
@@ -37,7 +38,6 @@ from autotune.engines.simulated.simulation import (
 from autotune.engines.simulated.squatter import start_squatter
 from autotune.engines.simulated.timekeeper import Timekeeper
 
-DEFAULT_SPEED = 2000.0
 _PARSERS = {"sglang": sglang_args.parse, "vllm": vllm_args.parse, "openai": openai_args.parse}
 
 
