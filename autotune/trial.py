@@ -36,6 +36,7 @@ from autotune.records import (
 )
 from autotune.server import Server, running
 from autotune.space import Space
+from autotune.templates import expand
 from autotune.timeline import Timeline
 
 LOOPBACK = "127.0.0.1"
@@ -177,7 +178,9 @@ async def _serve_and_measure(
         return await server.guard(
             measure(
                 _target(server),
-                experiment.workload,
+                experiment.workload.model_copy(
+                    update={"prompts": expand(experiment.workload.prompts)}
+                ),
                 experiment.measure,
                 constraints=experiment.constraints,
                 timeline=timeline,
