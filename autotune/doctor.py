@@ -89,7 +89,7 @@ def peers(readings: Readings) -> Iterator[Finding]:
         yield Finding(
             level="warning",
             title=f"the IOMMU is on ({readings.iommu_groups} groups)",
-            why="peer traffic may be translated by the CPU; NCCL can hang at its start in such hosts",
+            why="the CPU may translate peer traffic, and NCCL may hang at its start",
             fix="boot with iommu=off or iommu=pt, or let the study vary NCCL_P2P_DISABLE",
         )
     if not by_nvlink and readings.acs_redirecting:
