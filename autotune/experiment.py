@@ -192,7 +192,10 @@ class MeasureSettings(Section):
     )
     peak_precision: float = Field(default=0.01, gt=0, lt=1, description="the same at peak")
     limit_seconds: float = Field(
-        default=90.0, gt=0, le=86_400, description="time limit of each of the two phases"
+        default=90.0,
+        gt=0,
+        le=86_400,
+        description="time limit of repeats: 40 % for single-stream, 55 % for peak",
     )
     single_objective: Literal["end_to_end", "decode"] = Field(
         default="end_to_end",
