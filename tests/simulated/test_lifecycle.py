@@ -195,3 +195,32 @@ def test_a_taken_port_ends_vllm_before_the_load_and_sglang_after_it(tmp_path: Pa
         assert server.wait() == 1
         assert "address already in use" in server.log
         assert "Load weight end" in server.log
+
+
+def test_a_server_of_no_known_engine_takes_any_flag(tmp_path: Path) -> None:
+    with simulated(tmp_path, "openai", ["--fast", "--threads", "4"], host="1x-h200") as server:
+        server.wait_ready()
+        assert ask(server).json()["usage"]["completion_tokens"] > 0
+        assert [m["id"] for m in server.http.get("/v1/models").json()["data"]] == ["m"]
+
+
+def test_a_process_stays_below_60_mb(tmp_path: Path) -> None:
+    with simulated(tmp_path, "sglang", KIMI_ARGS) as server:
+        server.wait_ready()
+        assert not server.load(192, 64).failed
+        page = os.sysconf("SC_PAGE_SIZE")
+        resident = {
+            title: int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * page
+            for pid, title in server.tree().items()
+        }
+    assert max(resident.values()) < 60e6, resident
+
+
+def test_every_rank_carries_the_trials_mark(tmp_path: Path) -> None:
+    with simulated(tmp_path, "vllm", VLLM) as server:
+        server.wait_ready()
+        marks = {
+            b"AUTOTUNE_MARK=mark-trial-0" in Path(f"/proc/{pid}/environ").read_bytes()
+            for pid in server.tree()
+        }
+    assert marks == {True}

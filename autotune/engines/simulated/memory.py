@@ -75,6 +75,8 @@ def kv_capacity(host: Host, model: Model, settings: Settings) -> int:
     """Tokens of KV cache, rounded down to whole pages."""
     plan = budget(host, model, settings)
     tokens = max(0, int(plan.pool / plan.kv_token))
+    if model.mla:
+        tokens *= settings.attention_dp * settings.context_parallel
     if settings.max_tokens is not None:
         tokens = min(tokens, settings.max_tokens)
     return tokens // settings.page_size * settings.page_size

@@ -151,7 +151,9 @@ def weights_ms(host: Host, model: Model, settings: Settings, tokens: float) -> f
         missed = 1 - model.experts_per_token / model.experts
         touched = 1 - missed ** (tokens**ROUTING_SKEW)
     slow = _moe_factor(host, model, settings, tokens)
-    size = model.dense_bytes + model.expert_bytes * touched * slow
+    # Data-parallel attention repeats its weights on every GPU.
+    dense = model.dense_bytes * (2.2 if settings.attention_dp > 1 else 1.0)
+    size = dense + model.expert_bytes * touched * slow
     return size / settings.tp / (host.bandwidth_gb_s * BANDWIDTH_REACHED * 1e6)
 
 
@@ -173,7 +175,8 @@ def attention_ms(
 ) -> float:
     """Reading the KV cache; `tokens / seqs` queries a sequence (1 in plain decode)."""
     width = min(tokens / max(seqs, 1), 16.0)  # prefill tiles its queries
-    bytes_read = kv_tokens * kv_bytes_per_token(model, settings)
+    split = settings.attention_dp * settings.context_parallel if model.mla else 1
+    bytes_read = kv_tokens * kv_bytes_per_token(model, settings) / split
     read = bytes_read / (host.bandwidth_gb_s * BANDWIDTH_REACHED * 1e6)
     fixed_us, factor = 0.0, 1.0
     if model.mla:
@@ -213,8 +216,8 @@ def forward_ms(
     gpu = (
         body
         + attention_ms(host, model, settings, kv_tokens, tokens, seqs)
-        + 2 * model.layers * comm_us / 1e3
-        + model.layers * _kernel_us(model, settings, seqs, tokens) / 1e3
+        + _collectives(settings) * model.layers * comm_us / 1e3
+        + model.layers * _kernel_us(host, model, settings, seqs, tokens) / 1e3
         + seqs * _per_request_us(settings) / 1e3
     )
     if graph:
@@ -222,10 +225,17 @@ def forward_ms(
     return smooth_max(gpu, model.layers * eager_layer_us(host, model, settings) / 1e3)
 
 
-def _kernel_us(model: Model, settings: Settings, seqs: float, tokens: float) -> float:
+def _collectives(settings: Settings) -> float:
+    """All-reduces of one layer, or what costs as much."""
+    extra = 0.9 if settings.context_parallel > 1 else 0.0  # community: 91.5 -> 75.5 tok/s
+    return 2.0 + extra + (0.15 if settings.expert_parallel else 0.0)
+
+
+def _kernel_us(host: Host, model: Model, settings: Settings, seqs: float, tokens: float) -> float:
     """Small kernels of one layer; compilation fuses some of them."""
     if settings.engine == "vllm":
-        return model.kernel_us * (0.43 if settings.compiled else 1.0)
+        fused = 0.43 if host.arch == "sm120" else 0.85
+        return model.kernel_us * (fused if settings.compiled else 1.0)
     compiled = settings.compiled and seqs <= 32 and tokens <= 256
     return model.kernel_us * (0.88 if compiled else 1.0)
 
@@ -233,6 +243,7 @@ def _kernel_us(model: Model, settings: Settings, seqs: float, tokens: float) -> 
 def _per_request_us(settings: Settings) -> float:
     """Host work per running request and step that is not overlapped."""
     base = 12.0 if settings.overlap else 25.0
+    base *= 0.8 if settings.recv_interval > 1 else 1.0
     threads = settings.host_threads
     return base * (1.25 if 0 < threads < 4 else 0.9 if threads in (8, 16) else 1.0)
 
@@ -254,7 +265,7 @@ def graph_covers(model: Model, settings: Settings, seqs: int) -> bool:
     if settings.graph_max_bs < seqs:
         return False
     if settings.spec_steps and settings.engine == "sglang" and model.mla:
-        return settings.attention != "flashinfer"
+        return settings.attention != "flashinfer" or model.sparse_attention
     return True
 
 

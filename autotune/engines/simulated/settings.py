@@ -49,6 +49,9 @@ class Settings:
     prefix_cache: bool = True
     conservativeness: float = 1.0
     page_size: int = 1
+    attention_dp: int = 1  # data-parallel attention: KV is not repeated on every GPU
+    context_parallel: int = 1  # decode context parallelism: the same, for one more collective
+    expert_parallel: bool = False
     spec_steps: int = 0
     spec_topk: int = 1
     spec_accept: float | None = None

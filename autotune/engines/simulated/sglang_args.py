@@ -287,6 +287,8 @@ def _settings(
         prefix_cache=not resolved["disable_radix_cache"],
         conservativeness=resolved["schedule_conservativeness"],
         page_size=resolved["page_size"],
+        attention_dp=resolved["attn_dp_size"] or 1,
+        expert_parallel=resolved["ep_size"] > 1,
         spec_steps=(resolved["speculative_num_steps"] or 0) if speculates else 0,
         spec_topk=(resolved["speculative_eagle_topk"] or 1) if speculates else 1,
         spec_accept=float(accept) if accept and float(accept) >= 1 else None,

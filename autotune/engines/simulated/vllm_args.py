@@ -70,6 +70,8 @@ def _resolve(
         overlap=not resolved["no_async_scheduling"],
         prefix_cache=not resolved["no_enable_prefix_caching"],
         page_size=resolved["block_size"] or 16,
+        context_parallel=resolved["decode_context_parallel_size"] or 1,
+        expert_parallel=resolved["enable_expert_parallel"],
         spec_steps=steps,
         spec_accept=accept,
         context=resolved["max_model_len"],
