@@ -14,6 +14,7 @@ import httpx
 _TRIES = 10
 _AT_ONCE = 8
 _TOLERANCE_SHARE = 400  # 2 of 1024 tokens: the head's number varies by as much
+_LEAST_DENSITY = 0.02  # tokens per character
 _FIXED_TOKENS = 40  # of a prompt's head and instruction
 _FEWEST_TO_LEARN_FROM = 50
 # Short words that are one token nearly everywhere.
@@ -80,7 +81,10 @@ class TokenCounter:
     def calibrate_density(self, text: str, prompt_tokens: int) -> None:
         """A second, longer probe: tells the template's tokens from the text's."""
         characters, tokens = self._short
-        self.tokens_per_char = (prompt_tokens - tokens) / max(1, len(text) - characters)
+        density = (prompt_tokens - tokens) / max(1, len(text) - characters)
+        if density < _LEAST_DENSITY:
+            return  # a server that does not really count: keep what is usual
+        self.tokens_per_char = density
         self.overhead = max(0, round(tokens - characters * self.tokens_per_char))
         self.tokens_per_word = self.tokens_per_char * len(text) / len(text.split(" "))
 

@@ -71,10 +71,13 @@ async def test_the_mocks_known_truth_comes_out(tmp_path: Path) -> None:
     assert found.figures["client_ceiling_tok_s"] > 0
 
 
-async def test_every_figure_is_in_the_glossary(tmp_path: Path) -> None:
+async def test_every_figure_is_in_the_glossary(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("autotune.goodput._SECONDS", 0.5)
     with running_mock(TRUTH) as url:
         found = await measured(
-            url, tmp_path, model="mock", workload={"request_rate": 40.0}, constraints={}
+            url, tmp_path, model="mock", workload={"request_rate": 60.0}, constraints={}
         )
     assert not set(found.figures) - set(FIGURES)
     assert {"goodput_rps", "p99_ttft_ms", "peak_whole_run_tok_s"} <= set(found.figures)
@@ -107,7 +110,7 @@ async def test_all_trials_of_a_study_read_the_same_text(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         async with serving(answer) as url:
             await measured(url, tmp_path / name, workload={"seed": 5})
-        return seen[:8]
+        return seen[:3]  # the fewest that a warm-up sends
 
     assert await bodies("a") == await bodies("b")
 
