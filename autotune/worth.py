@@ -7,6 +7,7 @@ where the data does not support a statement.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -42,11 +43,21 @@ def worth_of(run: Run) -> Mapping[str, Mapping[str, Effect]]:
     except InputError:  # an experiment of another version; its figures are still good
         return nothing
     trials = [trial for o in run.outcomes if (trial := _as_trial(o, space)) is not None]
-    effects = importance(_study_of(trials[-MOST_TRIALS:]), space).values()
+    with _one_thread():
+        effects = importance(_study_of(trials[-MOST_TRIALS:]), space).values()
     return {
         name: {effect.parameter: effect for effect in found}
         for name, found in zip(OBJECTIVES, effects, strict=True)
     }
+
+
+def _one_thread() -> AbstractContextManager[object]:
+    """Matrices of this size lose by threads, and on a busy host by a factor of ten."""
+    import scipy.linalg  # noqa: F401  # its own BLAS must be loaded to be limited
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # publishes none
+
+    limits: AbstractContextManager[object] = threadpool_limits(limits=1, user_api="blas")
+    return limits
 
 
 def worth_text(effect: Effect) -> str:
