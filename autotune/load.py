@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
+import resource
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from autotune.stream import Connection, Endpoint, Reply, Request
 SILENCE_LIMIT_SECONDS = 300.0
 """A load on which not one byte comes for this long (of the host's time) is given up."""
 
+_OTHER_FILES = 256  # logs, libraries, control connections
 _FAULTS_IN_A_ROW = 3  # after so many a worker stops asking: the server is gone or refuses
 
 
@@ -102,6 +104,7 @@ async def closed_loop(
     request is sent. A request that fails comes back as a `Reply` with its fault. Raises
     LoadStalled.
     """
+    _allow_files(concurrency)
     connections = [Connection(endpoint, clock) for _ in range(concurrency)]
     loop = _Loop(make, more, indices or itertools.count(), connections)
     cpu_start = time.thread_time()
@@ -154,6 +157,15 @@ async def open_loop(
         full_until=max((reply.last for reply in replies), default=start),
         client_cpu_seconds=time.thread_time() - cpu_start,
     )
+
+
+def _allow_files(connections: int) -> None:
+    """Raise this process's soft limit of open files, often 1,024, as far as it may go."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections + _OTHER_FILES
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
 
 
 async def _work(loop: _Loop, connection: Connection) -> None:

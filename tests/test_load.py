@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import resource
 import signal
 from itertools import count, islice
 from typing import Any
@@ -182,6 +183,24 @@ async def test_concurrency_is_kept_and_never_exceeded() -> None:
         run = await finite(url, 64, 16)
     assert most == 16 and len(run.ok) == 64
     assert sorted(reply.index for reply in run.replies) == list(range(64))
+
+
+async def test_more_connections_than_open_files_are_allowed_at_first() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (80, hard))
+    try:
+        with running_mock(Truth(tpot_seconds=0.001)) as url:
+            run = await closed_loop(
+                Endpoint(url),
+                ten_tokens,
+                120,
+                clock=WallClock(),
+                more=lambda reply: True,
+                indices=islice(count(), 120),
+            )
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert len(run.ok) == 120, run.faults()
 
 
 async def test_faults_are_counted_with_their_text() -> None:
