@@ -14,7 +14,6 @@ from typing import Any, Literal
 
 from autotune.errors import InputError
 from autotune.front import Point
-from autotune.notes import table
 from autotune.records import OBJECTIVES, Outcome
 from autotune.rundir import Run
 from autotune.verdict import TITLES, engine_versions, number_text, params_text
@@ -249,7 +248,7 @@ def comparison_document(comparison: Comparison) -> dict[str, Any]:
 
 
 def comparison_text(comparison: Comparison) -> str:
-    """The comparison as Markdown, which reads well in a terminal too."""
+    """The comparison in words, for a terminal."""
     return "\n".join(_comparison_lines(comparison))
 
 
@@ -260,20 +259,13 @@ def _comparison_lines(comparison: Comparison) -> Iterator[str]:
     if not comparison.differences:
         yield "- machine, engine versions and workload are the same"
     yield ""
-    if comparison.pairs:
-        yield from table(
-            ("A", "B", *(TITLES[name] for name in OBJECTIVES), "parameters"),
-            (_pair_row(pair) for pair in comparison.pairs),
-        )
+    for pair in comparison.pairs:
+        yield f"trial {pair.a} in A, {pair.b} in B: {params_text(pair.params)}"
+        yield from (f"    {TITLES[name]}: {_ratio_text(pair.ratios[name])}" for name in OBJECTIVES)
+    yield ""
     yield from (_flip_text(flip) for flip in comparison.flips)
     for side, failed in comparison.only_failed_in.items():
         yield from (f"failed in {side.upper()} only: {text}" for text in failed)
-
-
-def _pair_row(pair: Pair) -> Iterator[str]:
-    yield from (str(pair.a), str(pair.b))
-    yield from (_ratio_text(pair.ratios[name]) for name in OBJECTIVES)
-    yield params_text(pair.params)
 
 
 def _flip_text(flip: Flip) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import stat
+import threading
 from pathlib import Path
 
 import pytest
@@ -69,6 +71,30 @@ def test_half_an_outcome_costs_that_trial_only(tmp_path: Path) -> None:
     assert len(run.problems) == 1
     assert "0001/outcome.json: not readable" in run.problems[0]
     assert "\n" not in run.problems[0]
+
+
+def test_a_run_that_is_being_written_is_never_half_read(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "run", baseline())
+    place = RunDir(path)
+    stop = threading.Event()
+
+    def write() -> None:
+        for number in itertools.cycle(range(1, 8)):
+            if stop.is_set():
+                return
+            place.create_trial(number)
+            write_json(place.outcome_json(number), measured(number, 90 + number, 1400))
+            write_json(place.status_json, {"pid": os.getpid(), "trial": number})
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        runs = [read_run(path) for _ in range(60)]
+    finally:
+        stop.set()
+        writer.join()
+    assert [run.problems for run in runs if run.problems] == []
+    assert max(len(run.outcomes) for run in runs) > 1
 
 
 def test_a_run_that_has_just_begun_is_readable(tmp_path: Path) -> None:
