@@ -187,9 +187,9 @@ async def test_concurrency_is_kept_and_never_exceeded() -> None:
 
 async def test_more_connections_than_open_files_are_allowed_at_first() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (80, hard))
-    try:
-        with running_mock(Truth(tpot_seconds=0.001)) as url:
+    with running_mock(Truth(tpot_seconds=0.001)) as url:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (80, hard))
+        try:
             run = await closed_loop(
                 Endpoint(url),
                 ten_tokens,
@@ -198,8 +198,8 @@ async def test_more_connections_than_open_files_are_allowed_at_first() -> None:
                 more=lambda reply: True,
                 indices=islice(count(), 120),
             )
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert len(run.ok) == 120, run.faults()
 
 

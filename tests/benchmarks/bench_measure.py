@@ -19,7 +19,9 @@ import tempfile
 import time
 from pathlib import Path
 
+from autotune.calibrate import running_mock
 from autotune.engines.registry import engine_named
+from autotune.mock import Truth
 from autotune.records import OBJECTIVES, Measurement
 from autotune.verify import verify_text, verify_url
 from tests.measuring import measured
@@ -77,17 +79,16 @@ def coverage(boots: int) -> None:
 
 
 def against_vllm(rounds: int) -> None:
-    tokenizer = str(ENGINE / "models" / "tiny")
+    # First where the truth is known and the server is never the bottleneck, then the real one.
+    with running_mock(Truth(ttft_seconds=0.05, tpot_seconds=0.01)) as url:
+        side_by_side(url, rounds, {"input_tokens": 256, "output_tokens": 128})
     with vllm_cpu() as (url, _):
-        report = verify_url(
-            url,
-            [1, 8],
-            tool="vllm",
-            tokenizer=tokenizer,
-            rounds=rounds,
-            input_tokens=256,
-            output_tokens=128,
-        )
+        side_by_side(url, rounds, {"input_tokens": 128, "output_tokens": 512})
+
+
+def side_by_side(url: str, rounds: int, lengths: dict[str, int]) -> None:
+    tokenizer = str(ENGINE / "models" / "tiny")
+    report = verify_url(url, [1, 8], tool="vllm", tokenizer=tokenizer, rounds=rounds, **lengths)
     print(verify_text(report))
     for level in report["levels"]:
         ratios = [pair["ours"]["tok_s"] / pair["theirs"]["tok_s"] for pair in level["rounds"]]
