@@ -11,7 +11,11 @@ from optuna.distributions import BaseDistribution
 
 @runtime_checkable
 class SpaceHint(Protocol):
-    """The space as its owner knows it. Without one, it is learned from the study's trials."""
+    """The space as its owner knows it. Without one, it is learned from the study's trials.
+
+    It may also have ``key(params)``, a hashable that is equal for equal launches: where it joins
+    more configurations than ``active`` does, none of them is proposed after another.
+    """
 
     @property
     def distributions(self) -> Mapping[str, BaseDistribution]:

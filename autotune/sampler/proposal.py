@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -100,47 +100,61 @@ def _selected(data: Data) -> NDArray[np.int64]:
     return good[chosen]
 
 
-def propose(
-    data: Data,
-    pending: Array,
-    taken: set[Key],
-    space: KnownSpace,
-    pool: Pool,
-    pinned: Array,
-    expect: Expectation,
-    ablate: bool,
-    number: int,
-    rng: np.random.Generator,
-) -> Array | None:
-    """A full assignment (axes,) of a new, allowed configuration; None if none is found.
+@dataclass(frozen=True)
+class Question:
+    """Everything the next proposal follows from.
 
-    With ``ablate`` one change of a member of the front is undone, if that is new. ``pinned``
-    (axes,) holds the codes of parameters that are already decided, else NaN.
+    ``pending`` (m, axes) are codes of running trials; ``taken`` and ``launched`` what must not be
+    repeated, as keys of codes and as the hint's own keys; ``pinned`` (axes,) codes of parameters
+    that are decided already, else NaN; ``number`` the trial's. With ``ablate`` one change of a
+    member of the front is undone, if that is new.
     """
+
+    data: Data
+    space: KnownSpace
+    pool: Pool
+    pending: Array
+    taken: frozenset[Key]
+    launched: frozenset[Hashable]
+    pinned: Array
+    expect: Expectation
+    number: int
+    ablate: bool = False
+
+
+def propose(question: Question, rng: np.random.Generator) -> Array | None:
+    """A full assignment (axes,) of a new, allowed configuration; None if none is found."""
+    data, space, pool = question.data, question.space, question.pool
     chances = feasibility.learn(space.axes, data.codes, data.ok, data.kinds, data.weight)
-    score = _score(data, pending, space, chances, expect)
-    seen = set(taken)
-
-    def admit(full: Array) -> Candidates:
-        return _admit(full, seen, space, pinned)
-
-    if ablate:
-        undone = admit(_undone(data, pool, rng))
-        chosen = _best_allowed(undone, score(undone.codes), space)
+    score = _score(question, chances)
+    if question.ablate:
+        undone = _admit(_undone(data, pool, rng), set(question.taken), space, question.pinned)
+        chosen = _best_allowed(undone, score(undone.codes), question)
         if chosen is not None:
             return chosen
-    column, code = neglected(data, number, space.activate(pool.anywhere(100, rng)), space.axes)
-    if column >= 0 and np.isnan(pinned[column]):
-        pinned = pinned.copy()
-        pinned[column] = code
-    found = admit(_first_pool(data, pool, rng))
+    sample = space.activate(pool.anywhere(100, rng))
+    column, code = neglected(data, question.number, sample, space.axes)
+    if column >= 0 and np.isnan(question.pinned[column]):
+        branch = question.pinned.copy()
+        branch[column] = code
+        chosen = _climb(replace(question, pinned=branch), score, rng)
+        if chosen is not None:
+            return chosen
+    return _climb(question, score, rng)
+
+
+def _climb(question: Question, score: Score, rng: np.random.Generator) -> Array | None:
+    """The best of a broad pool and of the neighbours of its best, a few times over."""
+    seen = set(question.taken)
+    space, pool, pinned = question.space, question.pool, question.pinned
+    found = _admit(_first_pool(question.data, pool, rng), seen, space, pinned)
     scores = score(found.codes)
     for _ in range(ROUNDS):
         best = np.argsort(-scores, kind="stable")[:CLIMBERS]
-        more = admit(pool.neighbours(found.full[best], rng))
+        more = _admit(pool.neighbours(found.full[best], rng), seen, space, pinned)
         found = _join(found, more)
         scores = np.concatenate([scores, score(more.codes)])
-    return _best_allowed(found, scores, space)
+    return _best_allowed(found, scores, question)
 
 
 def _first_pool(data: Data, pool: Pool, rng: np.random.Generator) -> Array:
@@ -173,17 +187,12 @@ def _parents(data: Data) -> Array:
     return codes[first | second]
 
 
-def _score(
-    data: Data,
-    pending: Array,
-    space: KnownSpace,
-    chances: feasibility.Feasibility,
-    expect: Expectation,
-) -> Score:
+def _score(question: Question, chances: feasibility.Feasibility) -> Score:
+    data, space, pending = question.data, question.space, question.pending
     if data.ok.sum() < MODEL_FROM:
         known = np.concatenate([data.codes, pending])
         return lambda codes: chances.probability(codes) ** 2 * _novelty(codes, known, space)
-    model = fit_model(data, pending, space, expect)
+    model = fit_model(data, pending, space, question.expect)
     cost, caution = _cost(data), _caution(data)
 
     def score(codes: Array) -> Array:
@@ -256,15 +265,16 @@ def _join(left: Candidates, right: Candidates) -> Candidates:
     )
 
 
-def _best_allowed(found: Candidates, scores: Array, space: KnownSpace) -> Array | None:
-    """The full assignment (axes,) of the best candidate that is not forbidden."""
+def _best_allowed(found: Candidates, scores: Array, question: Question) -> Array | None:
+    """The full assignment (axes,) of the best candidate that may be launched."""
     for index in np.argsort(-scores, kind="stable"):
-        if allowed(found.full[index], space):
+        if allowed(found.full[index], question.space, question.launched):
             chosen: Array = found.full[index]
             return chosen
     return None
 
 
-def allowed(full: Array, space: KnownSpace) -> bool:
-    """Whether one full assignment (axes,) may be launched."""
-    return space.allowed(space.canonical(space.decode(full[None, :])[0]))
+def allowed(full: Array, space: KnownSpace, launched: frozenset[Hashable]) -> bool:
+    """Whether one full assignment (axes,) is neither forbidden nor another's launch."""
+    config = space.canonical(space.decode(full[None, :])[0])
+    return space.allowed(config) and space.launch_key(config) not in launched

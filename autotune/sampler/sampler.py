@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -18,7 +18,7 @@ from autotune.sampler.encoding import Array, axis
 from autotune.sampler.expectation import expectation
 from autotune.sampler.hint import Prior, SpaceHint
 from autotune.sampler.observations import Data, collect, objective_names, tabulate
-from autotune.sampler.proposal import allowed, propose
+from autotune.sampler.proposal import Question, allowed, propose
 from autotune.sampler.space import Key, KnownSpace, keys, learn_space
 
 FOREIGN = 0.999  # the largest weight of another study's trial: 1 marks the study's own
@@ -61,6 +61,7 @@ class ParetoSampler(BaseSampler):
         self._budget = budget
         self._lock = threading.RLock()
         self._proposed: dict[int, dict[str, Any]] = {}
+        self._launch_keys: dict[tuple[str, int], Hashable] = {}
 
     def reseed_rng(self) -> None:
         """Nothing to do: the randomness of a proposal follows from seed and trial number."""
@@ -101,8 +102,9 @@ class ParetoSampler(BaseSampler):
         space = self._known_space(study)
         if not space.distributions or space.cardinality > ENUMERABLE:
             return False
+        taken, launched = self._taken(study, space, None), self._launched(study, space)
         nothing = np.full(len(space.axes), np.nan)
-        return _untried(space, self._taken(study, space, None), nothing) is None
+        return _untried(space, taken, launched, nothing) is None
 
     def _choose(self, study: Study, trial: FrozenTrial) -> dict[str, Any]:
         space = self._known_space(study)
@@ -110,18 +112,23 @@ class ParetoSampler(BaseSampler):
         pinned = space.encode([fixed])[0]
         pool = Pool(space.axes, self._priors)
         rng = self._rng(trial.number, "")
-        taken = self._taken(study, space, trial.number)
         data = self._data(study, space)
-        expect = expectation(self._priors, space.axes, objective_names(study), data.scales)
-        pending = space.encode(self._pending(study, space, trial.number))
-        ablate = self._budget is not None and trial.number >= self._budget - _ablations(
-            self._budget
+        taken, launched = self._taken(study, space, trial.number), self._launched(study, space)
+        question = Question(
+            data=data,
+            space=space,
+            pool=pool,
+            pending=space.encode(self._pending(study, space, trial.number)),
+            taken=taken,
+            launched=launched,
+            pinned=pinned,
+            expect=expectation(self._priors, space.axes, objective_names(study), data.scales),
+            number=trial.number,
+            ablate=self._budget is not None and trial.number >= _search_trials(self._budget),
         )
-        chosen = propose(
-            data, pending, taken, space, pool, pinned, expect, ablate, trial.number, rng
-        )
+        chosen = propose(question, rng)
         if chosen is None and space.cardinality <= ENUMERABLE:
-            chosen = _untried(space, taken, pinned)
+            chosen = _untried(space, taken, launched, pinned)
         if chosen is None:
             drawn = pool.anywhere(1, rng)[0]
             chosen = np.where(np.isnan(pinned), drawn, pinned)
@@ -149,7 +156,7 @@ class ParetoSampler(BaseSampler):
         full = [{**self._proposed.get(t.number, {}), **t.params} for t in running]
         return [space.canonical(params) for params in full if params]
 
-    def _taken(self, study: Study, space: KnownSpace, number: int | None) -> set[Key]:
+    def _taken(self, study: Study, space: KnownSpace, number: int | None) -> frozenset[Key]:
         measured = [
             t.params
             for t in study.get_trials(deepcopy=False)
@@ -159,15 +166,26 @@ class ParetoSampler(BaseSampler):
         queued = [t.system_attrs.get("fixed_params", {}) for t in waiting]
         pending = self._pending(study, space, -1 if number is None else number)
         every = [space.canonical(params) for params in [*measured, *queued] if params] + pending
-        return set(keys(space.encode(every)))
+        return frozenset(keys(space.encode(every)))
+
+    def _launched(self, study: Study, space: KnownSpace) -> frozenset[Hashable]:
+        """The hint's keys of what was measured: other spellings of it are no news."""
+        found = set()
+        for trial in study.get_trials(deepcopy=False):
+            if trial.state.is_finished() and trial.params and not trial.user_attrs.get("lost"):
+                known = (study.study_name, trial.number)
+                if known not in self._launch_keys:
+                    self._launch_keys[known] = space.launch_key(space.canonical(trial.params))
+                found.add(self._launch_keys[known])
+        return frozenset(found - {None})
 
     def _rng(self, number: int, purpose: str) -> np.random.Generator:
         return np.random.default_rng([self._seed, number, *purpose.encode()])
 
 
-def _ablations(budget: int) -> int:
-    """Trials at the end of a budget that undo changes of the front one by one."""
-    return budget // ABLATION_SHARE
+def _search_trials(budget: int) -> int:
+    """How many trials come before those that undo changes of the front one by one."""
+    return budget - budget // ABLATION_SHARE
 
 
 def _one_thread() -> AbstractContextManager[object]:
@@ -179,12 +197,14 @@ def _one_thread() -> AbstractContextManager[object]:
     return limits
 
 
-def _untried(space: KnownSpace, taken: set[Key], pinned: Array) -> Array | None:
+def _untried(
+    space: KnownSpace, taken: frozenset[Key], launched: frozenset[Hashable], pinned: Array
+) -> Array | None:
     """The first full assignment (axes,) of a finite space that is new and allowed."""
     for block in space.assignments():
         full = np.where(np.isnan(pinned), block, pinned)
         for row, identity in enumerate(keys(space.activate(full))):
-            if identity not in taken and allowed(full[row], space):
+            if identity not in taken and allowed(full[row], space, launched):
                 found: Array = full[row]
                 return found
     return None

@@ -104,6 +104,11 @@ class KnownSpace:
     def allowed(self, config: Config) -> bool:
         return self.hint is None or self.hint.forbidden(config) is None
 
+    def launch_key(self, config: Config) -> Hashable | None:
+        """The hint's own key of a launch, if it has one: it may know more spellings."""
+        own_key = getattr(self.hint, "key", None)
+        return own_key(config) if callable(own_key) else None
+
     @cached_property
     def cardinality(self) -> float:
         """The number of full assignments, infinite with a continuous parameter."""
