@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from autotune.engines.simulated.requests import Sequence
 
@@ -24,7 +24,6 @@ class Counters:
     graph_steps: int = 0
     eager_steps: int = 0
     prefill_steps: int = 0
-    accepted_at: list[int] = field(default_factory=lambda: [0] * 16)
     ttft_sum: float = 0.0
     ttft_count: int = 0
 

@@ -51,8 +51,6 @@ class Arguments:
     warnings: Sequence[str] = field(default_factory=tuple)  # lines of argument resolution
     metrics: bool = True
     log_interval: int = 40
-    draft_path: str | None = None
-    watchdog_seconds: float = 300.0
 
 
 def add(parser: argparse.ArgumentParser, table: str, kind: Any) -> None:

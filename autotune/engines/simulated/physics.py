@@ -7,7 +7,7 @@ A forward pass costs
     comm     two all-reduces a layer (tensor parallel): latency + bytes / rate
     host     launching every layer's kernels, hidden by the GPU or by a CUDA graph
 
-Sources: `shared` figures of the team this tool was built for (82.5, 63.6, 27 tok/s on 8x RTX PRO
+Sources: figures of the team this tool was built for (82.5, 63.6, 27 tok/s on 8x RTX PRO
 6000; the 29 ms verify), SGLang 0.5.15 measured on one H200, community tables of Kimi-K2.x on the
 same GPUs (prefill 6,200-7,600 tok/s, NCCL variables, PCIe all-reduce) and FlashInfer's PCIe-IPC
 all-reduce table. Constants that say "fitted" were chosen so that the calibration table in

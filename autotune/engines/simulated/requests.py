@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from autotune.engines.simulated.noise import AcceptSampler
 
@@ -31,7 +31,6 @@ class Sequence:
     finish_reason: str = "length"
     aborted: bool = False
     error: str | None = None
-    first_at: float | None = field(default=None)
 
     @property
     def kv_tokens(self) -> int:

@@ -231,7 +231,6 @@ class Scheduler:
             self.counters.cached_tokens += sequence.cached_tokens
             self.counters.ttft_sum += self.clock.now - sequence.arrived
             self.counters.ttft_count += 1
-            sequence.first_at = self.clock.now
             sequence.prefilled = sequence.prompt_tokens
         else:
             sequence.prefilled = sequence.prompt_tokens

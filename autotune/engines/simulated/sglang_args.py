@@ -74,8 +74,6 @@ def _resolve(
         warnings=warnings,
         metrics=values["enable_metrics"],
         log_interval=resolved["decode_log_interval"],
-        draft_path=resolved["speculative_draft_model_path"],
-        watchdog_seconds=resolved["watchdog_timeout"],
     )
 
 

@@ -87,7 +87,9 @@ class Caches:
         if what in known:
             return False
         if self._path is not None:
-            self._path.write_text(json.dumps(sorted({*known, what})))
+            partial = self._path.with_name(f"{CACHES_NAME}.{os.getpid()}")
+            partial.write_text(json.dumps(sorted({*known, what})))
+            partial.replace(self._path)
         return True
 
     def _known(self) -> set[str]:

@@ -6,7 +6,6 @@ fixed greedy questions that tools ask get right answers, so that an answer check
 
 from __future__ import annotations
 
-import json
 import random
 import re
 import zlib
@@ -225,8 +224,3 @@ def _known_answer(prompt: str) -> str | None:
         )
         return f"The answer is {value}."
     return None
-
-
-def quoted(text: str) -> str:
-    """A JSON string."""
-    return json.dumps(text)

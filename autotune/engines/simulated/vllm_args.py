@@ -92,7 +92,6 @@ def _resolve(
         settings=settings,
         resolved=resolved,
         asked=asked,
-        draft_path=resolved["spec_model"] if steps else None,
     )
 
 
