@@ -231,9 +231,7 @@ class Scheduler:
             self.counters.cached_tokens += sequence.cached_tokens
             self.counters.ttft_sum += self.clock.now - sequence.arrived
             self.counters.ttft_count += 1
-            sequence.prefilled = sequence.prompt_tokens
-        else:
-            sequence.prefilled = sequence.prompt_tokens
+        sequence.prefilled = sequence.prompt_tokens
         self.running.append(sequence)
         if sequence.generated == 0:
             self._give(sequence, 1, at_once=True)
