@@ -49,9 +49,9 @@ def _framed(payload: str) -> bytes:
     return b"%x\r\n%s\r\n" % (len(event), event)
 
 
-def _json_response(body: dict[str, Any]) -> bytes:
+def _json_response(body: dict[str, Any], status: str = "200 OK") -> bytes:
     text = json.dumps(body).encode()
-    head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+    head = f"HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
     return (head % len(text)).encode() + text
 
 
@@ -85,6 +85,9 @@ class MockServer(asyncio.Protocol):
         if path.endswith("/models"):
             model = {"id": "mock", "object": "model", "max_model_len": 1 << 20}
             self._transport.write(_json_response({"object": "list", "data": [model]}))
+            return
+        if not path.endswith("/completions"):
+            self._transport.write(_json_response({"error": "no such path"}, "404 Not Found"))
             return
         request = json.loads(body)
         tokens = int(request.get("max_tokens") or 16)
