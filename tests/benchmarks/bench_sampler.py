@@ -8,7 +8,8 @@ finds.
 
     python -m tests.benchmarks.bench_sampler --landscapes held-out --seeds 20 --json runs.jsonl
 
-Runs already in the ``--json`` file are not repeated. The last thing printed is a markdown table.
+Runs already in the ``--json`` file are not repeated. Printed are two markdown
+tables: against each rival on shared runs, and everything.
 """
 
 from __future__ import annotations
@@ -184,7 +185,6 @@ def table(results: Sequence[Result]) -> str:
     for one in results:
         job = one.job
         groups.setdefault((job.landscape, job.sampler, job.start, job.workers), []).append(one)
-        groups.setdefault(("mean of all", job.sampler, job.start, job.workers), []).append(one)
     lines += [_line(name, rows) for name, rows in sorted(groups.items(), key=_order)]
     return "\n".join(lines)
 
@@ -192,7 +192,7 @@ def table(results: Sequence[Result]) -> str:
 def _order(item: tuple[tuple[str, str, str, int], list[Result]]) -> Any:
     (landscape, _, start, workers), rows = item
     final = np.mean([row.share.get("40", 0.0) for row in rows])
-    return landscape == "mean of all", landscape, start != "warm", workers, -final
+    return landscape, start != "warm", workers, -final
 
 
 def _line(name: tuple[str, str, str, int], rows: Sequence[Result]) -> str:
@@ -208,6 +208,42 @@ def _line(name: tuple[str, str, str, int], rows: Sequence[Result]) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
+def paired(results: Sequence[Result], ours: str = "pareto") -> str:
+    """Markdown: ``ours`` over each rival at 40 trials, on the landscapes and seeds both have.
+
+    Another number of workers counts as a rival too: the last rows say what parallelism costs.
+    """
+    lines = [
+        "| start | rival | landscapes | runs | ours | rival | ratio | ours at 12 |",
+        "|---|---|--:|--:|--:|--:|--:|--:|",
+    ]
+    runs: dict[tuple[str, str, int], dict[tuple[str, int], Result]] = {}
+    for one in results:
+        job = one.job
+        if "40" in one.share:
+            group = runs.setdefault((job.start, job.sampler, job.workers), {})
+            group[job.landscape, job.seed] = one
+    for (start, sampler, workers), theirs in sorted(runs.items()):
+        mine = runs.get((start, ours, 1), {})
+        shared = sorted(set(mine) & set(theirs))
+        if shared and (sampler, workers) != (ours, 1) and (workers == 1 or sampler == ours):
+            name = sampler if workers == 1 else f"{ours}, {workers} workers"
+            lines.append(_pair(start, name, [(mine[at], theirs[at]) for at in shared]))
+    return "\n".join(lines)
+
+
+def _pair(start: str, rival: str, pairs: Sequence[tuple[Result, Result]]) -> str:
+    names = sorted({one.job.landscape for one, _ in pairs})
+    by_name = [[p for p in pairs if p[0].job.landscape == name] for name in names]
+    # Landscapes weigh the same, whatever the number of seeds.
+    ours = np.mean([np.mean([a.share["40"] for a, _ in group]) for group in by_name])
+    theirs = np.mean([np.mean([b.share["40"] for _, b in group]) for group in by_name])
+    early = np.mean([np.mean([a.share["12"] for a, _ in group]) for group in by_name])
+    cells = [start, rival, str(len(names)), str(len(pairs))]
+    cells += [f"{ours:.3f}", f"{theirs:.3f}", f"{ours / theirs:.2f}", f"{early:.3f}"]
+    return "| " + " | ".join(cells) + " |"
+
+
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
     parser.add_argument("--landscapes", default="held-out", help="tuning, held-out, all, or names")
@@ -217,6 +253,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--trials", type=int, default=60)
     parser.add_argument("--start", default="warm,cold")
     parser.add_argument("--workers", default="1")
+    parser.add_argument("--table", action="store_true", help="only show what --json holds")
     parser.add_argument("--json", type=Path, help="results, one per line; read and appended to")
     return parser.parse_args(argv)
 
@@ -227,7 +264,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     warnings.simplefilter("ignore")
     done = load(options.json)
     # Seed by seed, so that an interrupted run has covered everything equally.
-    wanted = sorted(jobs(options), key=lambda job: job.seed)
+    wanted = [] if options.table else sorted(jobs(options), key=lambda job: job.seed)
     for job in wanted:
         if job not in done:
             done[job] = run(job)
@@ -236,7 +273,8 @@ def main(argv: Sequence[str] | None = None) -> None:
                     file.write(json.dumps(asdict(done[job])) + "\n")
     if importlib.util.find_spec("torch") is None and "gp" in options.samplers.split(","):
         print("GPSampler: torch is not installed, only runs recorded before are shown\n")
-    print(table(list(done.values()) if options.json else [done[job] for job in wanted]))
+    results = list(done.values()) if options.json else [done[job] for job in wanted]
+    print(f"{paired(results)}\n\n{table(results)}")
 
 
 if __name__ == "__main__":

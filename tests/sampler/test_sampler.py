@@ -149,6 +149,18 @@ def suggest(trial: optuna.Trial) -> dict[str, Any]:
     }
 
 
+class OneLaunchPerGraph(TwoSpellings):
+    def key(self, params: dict[str, Any]) -> str:
+        return str(params["graph"])
+
+
+def test_the_hints_own_key_decides_what_is_the_same_launch(new_study: NewStudy) -> None:
+    study = new_study(ParetoSampler(seed=1, space=OneLaunchPerGraph()))
+    study.optimize(lambda t: (1.0, float(suggest(t)["graph"])), n_trials=2)
+    assert {t.params["graph"] for t in study.trials} == {True, False}
+    assert study.sampler.exhausted(study)  # type: ignore[attr-defined]  # a ParetoSampler
+
+
 def test_an_exhausted_space_says_so_and_still_answers(new_study: NewStudy) -> None:
     sampler = ParetoSampler(seed=0)
     study = new_study(sampler)
