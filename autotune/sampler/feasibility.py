@@ -24,6 +24,8 @@ from autotune.sampler.encoding import Array, Axis
 MAX_CUTS = 6  # thresholds per ordinal
 MAX_FAILURES = 150  # the most recent ones of each cause
 ROUNDS = 12
+LEAK = 0.02  # probability that a launch fails for a reason no rule can express
+UNTHINKABLE = -9.0  # log odds below which a rule is not followed up
 ACQUITTAL = 4.0  # log odds taken from a rule by each success it applied to
 
 # Causes with their seat in the value of a flag, as against those of size (memory).
@@ -149,12 +151,11 @@ def _investigate(
     acquitted = good * good_weight[:, None]
     single = single - ACQUITTAL * acquitted.sum(axis=0)
     pair = pair - ACQUITTAL * (acquitted.T @ good)
-    rules, first, second = _suspects(single, pair, bad)
+    first, second = _suspects(single, pair, bad)
     applies = bad[:, first] * bad[:, second]
     odds = _propagate(
         np.where(second == first, single[first], pair[first, second]), applies, bad_weight
     )
-    del rules
     alone = second == first
     single[first[alone]] = odds[alone]
     pair[first[~alone], second[~alone]] = odds[~alone]
@@ -186,20 +187,18 @@ def _leaning(kind: str) -> tuple[float, float]:
     return 1.0, 0.3
 
 
-def _suspects(single: Array, pair: Array, bad: Array) -> tuple[int, Array, Array]:
+def _suspects(
+    single: Array, pair: Array, bad: Array
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The rules worth following, as index pairs (equal indices: a single feature)."""
     accused = bad.max(axis=0, initial=0.0) > 0
-    together = np.triu((bad.T @ bad) > 0, 1) & (pair > np.log(1e-5)) & (pair > -9.0)
-    alone = np.flatnonzero(accused & (single > -9.0))
+    together = np.triu((bad.T @ bad) > 0, 1) & (pair > UNTHINKABLE)
+    alone = np.flatnonzero(accused & (single > UNTHINKABLE))
     first, second = np.nonzero(together)
     return (
-        len(alone) + len(first),
         np.concatenate([alone, first]).astype(np.int64),
         np.concatenate([alone, second]).astype(np.int64),
     )
-
-
-LEAK = 0.02  # probability that a launch fails for a reason no rule can express
 
 
 def _propagate(prior: Array, applies: Array, weight: Array) -> Array:
