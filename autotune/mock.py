@@ -145,10 +145,11 @@ async def serve(truth: Truth) -> None:
     loop = asyncio.get_running_loop()
     server = await loop.create_server(lambda: MockServer(truth), "127.0.0.1", 0, backlog=4096)
     print(server.sockets[0].getsockname()[1], flush=True)
-    async with server:
-        reader = asyncio.StreamReader()
-        await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), _stdin())
-        await reader.read()  # the parent is gone, or done with us
+    # Not `async with server`: from Python 3.12 on that waits for every client to hang up.
+    reader = asyncio.StreamReader()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), _stdin())
+    await reader.read()  # the parent is gone, or done with us
+    server.close()
 
 
 def _stdin() -> Any:
