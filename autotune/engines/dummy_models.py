@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 VOCABULARY, CONTEXT, SPECIAL = 32_000, 32_768, ("<unk>", "<s>", "</s>")
-PROMPTS, PROMPT_WORDS = 512, 2_048
+PROMPTS, PROMPT_WORDS = 2_048, 120
 
 Config = dict[str, Any]
 
