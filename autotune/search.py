@@ -20,11 +20,9 @@ from autotune.sampler import ParetoSampler
 from autotune.seeding import history_of, priors_of
 from autotune.snapshot import Snapshot, snapshot
 from autotune.space import Space
-from autotune.study import Conductor
+from autotune.study import INTERRUPTED, Conductor
 from autotune.templates import expand
 from autotune.workers import Slot, open_slots, start_ray
-
-INTERRUPTED = "interrupted"
 
 
 @dataclass(frozen=True)
@@ -173,14 +171,13 @@ def _local_gpus(host: Path | None) -> int:
 
 
 def _stop_on_signals(conductor: Conductor) -> None:
-    """Once: stop after cleaning up. Twice: end the actors; their reapers clean up at once."""
+    """Once: let each server stop in its own time. Twice: kill them now; still clean."""
 
     def stop() -> None:
         if conductor.stopping is None:
             conductor.stop(INTERRUPTED)
         else:
-            for slot in conductor.slots:
-                ray.kill(slot.actor)
+            conductor.abandon()
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

@@ -16,12 +16,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import ray
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from autotune.budget import failing_in_a_row, reason_to_stop, searched
 from autotune.errors import MachineNotClean
 from autotune.experiment import Experiment
 from autotune.front import Point, front_of, knee_of, points_of
+from autotune.leash import end_leftovers
 from autotune.ledger import Asked, Ledger
 from autotune.records import Outcome, Progress, Purpose
 from autotune.rundir import RunDir
@@ -30,6 +32,7 @@ from autotune.space import Space
 from autotune.trial import TrialPlan, write_outcome
 from autotune.workers import Slot, TrialResult, reopen_slot, unpack_folder
 
+INTERRUPTED = "interrupted"
 TICK_SECONDS = 0.25
 MAX_LOSSES_OF_A_CONFIGURATION = 2
 MAX_LOSSES_IN_A_ROW_OF_A_HOST = 3
@@ -83,6 +86,12 @@ class Conductor:
             self.stopping = reason
             for running in self.running.values():
                 running.slot.actor.cancel.remote()
+
+    def abandon(self) -> None:
+        """Kill what runs, now: the servers of this host first, then the actors."""
+        for running in self.running.values():
+            end_leftovers(self.run.trial(running.asked.number))
+            ray.kill(running.slot.actor)
 
     # -- the loop ---------------------------------------------------------------------------
     async def _run_stage(self, next_trial: Callable[[], Asked | str]) -> str:
@@ -186,13 +195,13 @@ class Conductor:
         progress = running.progress
         return Outcome(
             number=asked.number,
-            state="lost",
+            state="interrupted" if self.stopping == INTERRUPTED else "lost",
             engine=settings.engine,
             params=asked.params,
             command=settings.command,
             env={},
             key=asked.key,
-            warnings=(f"lost: {why}",),
+            warnings=(why,),
             seconds={progress.phase: progress.total_seconds} if progress else {},
             purpose=asked.purpose,
             repeats=asked.repeats,
