@@ -46,7 +46,10 @@ def test_what_the_server_was_seen_to_map_is_removed_whatever_its_name(names: lis
     before = Before({}, frozenset(os.listdir(SHM)))
     name = new_file("odd-name-")
     names.append(name)
-    mapper = "import mmap, sys; f = open(sys.argv[1], 'r+b'); m = mmap.mmap(f.fileno(), 0); print(1); input()"
+    mapper = (
+        "import mmap, sys\nfile = open(sys.argv[1], 'r+b')\n"
+        "mapped = mmap.mmap(file.fileno(), 0)\nprint(1)\ninput()"
+    )
     process = subprocess.Popen(
         [sys.executable, "-u", "-c", mapper, str(SHM / name)],
         stdin=subprocess.PIPE,

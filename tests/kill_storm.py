@@ -1,0 +1,244 @@
+"""Kills parts of running searches at random, and counts what is left and what is lost.
+
+    python -m tests.kill_storm --kills 50 --folder /tmp/storm
+
+Each round starts (or resumes) a simulated search, waits for a random moment, sends SIGKILL to
+the driver, Ray's actor, the raylet, the server's launcher or one of its ranks, and then asks:
+
+* is every process of the round gone within 20 s (a driver that lives on may go on searching)?
+* are its ports free and the ledger of GPU memory empty?
+* is every trial that had finished still there, unchanged?
+
+At the end the search is resumed to its end, and its ledger must have the shape of one that was
+never interrupted: trials counted from 0 without a gap, as many as were asked for. Prints one line
+a round and one JSON document at the end; exit status 1 if anything was left or lost.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from autotune import reaper
+from autotune.leash import PROCESSES_NAME
+from tests.census import in_sessions, leftovers
+
+ROOT = Path(__file__).parent.parent
+TARGETS = ("driver", "actor", "raylet", "launcher", "rank")
+LIMIT_SECONDS = 20.0  # within which nothing may be left
+ROUND_SECONDS = 120.0
+
+
+@dataclass
+class Storm:
+    """What the rounds have found so far."""
+
+    kills: dict[str, int] = field(default_factory=dict)
+    left: list[str] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
+    slowest_seconds: float = 0.0
+
+
+class Search:
+    """One `autotune search` in a session of its own."""
+
+    def __init__(self, run_dir: Path, space: Path, trials: int) -> None:
+        self.run_dir = run_dir
+        command = [sys.executable, "-c", "from autotune.cli import main; main()", "search"]
+        command += [str(space), "--simulate", "--trials", str(trials), "--run-dir", str(run_dir)]
+        command += ["--resume"] if (run_dir / "experiment.yaml").exists() else []
+        self._log = (run_dir.parent / "search.log").open("ab")
+        self.process = subprocess.Popen(
+            command, cwd=ROOT, stdout=self._log, stderr=self._log, start_new_session=True
+        )
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def ended(self) -> bool:
+        return self.process.poll() is not None
+
+    def tree(self) -> set[int]:
+        """The driver and everything below it: Ray's processes."""
+        return {self.pid} | reaper.descendants(self.pid, reaper.process_table())
+
+    def named(self, name: str) -> list[int]:
+        """Processes of the tree whose command begins with, or whose program is, `name`."""
+        return [pid for pid in self.tree() if _is_named(pid, name)]
+
+    def server(self) -> tuple[int, list[int]] | None:
+        """The launcher and the other processes of the newest trial's server, if it runs."""
+        for path in sorted(self.run_dir.glob(f"trials/*/{PROCESSES_NAME}"), reverse=True):
+            with contextlib.suppress(ValueError):
+                launcher = int(json.loads(path.read_text())["server"])
+                others = sorted(in_sessions([launcher]) - {launcher})
+                return (launcher, others) if others else None
+        return None
+
+    def close(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        self.process.wait()
+        self._log.close()
+
+
+def _is_named(pid: int, name: str) -> bool:
+    with contextlib.suppress(OSError):
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        return words[0].decode().startswith(name) or Path(words[0].decode()).name == name
+    return False
+
+
+def victims(search: Search, target: str) -> list[int]:
+    """The processes of that kind that can be killed now."""
+    if target == "driver":
+        return [search.pid]
+    if target in ("actor", "raylet"):
+        return search.named("ray::Slot" if target == "actor" else "raylet")
+    server = search.server()
+    if server is None:
+        return []
+    launcher, others = server
+    return [launcher] if target == "launcher" else others
+
+
+def finished(run_dir: Path) -> dict[int, str]:
+    """The outcomes of finished trials: number -> state and values, as stored."""
+    found = {}
+    for path in run_dir.glob("trials/*/outcome.json"):
+        outcome = json.loads(path.read_text())
+        if outcome["state"] in ("ok", "infeasible"):
+            found[outcome["number"]] = json.dumps([outcome["state"], outcome["values"]])
+    return found
+
+
+def one_round(search: Search, target: str, chance: random.Random, storm: Storm) -> bool:
+    """Kill one `target` at a random moment and see what is left of the round.
+
+    False if there was none to kill until the search had ended.
+    """
+    pid = _wait_for_a_victim(search, target, chance)
+    if pid is None:
+        return False
+    before, tree = finished(search.run_dir), search.tree()
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+    storm.kills[target] = storm.kills.get(target, 0) + 1
+    started = time.monotonic()
+    if target not in ("driver", "raylet"):
+        _let_it_recover(search, pid)
+        search.process.kill()  # so that every round ends with a machine to be counted
+        tree |= search.tree()
+        started = time.monotonic()
+    _count_what_is_left(search, tree, started, f"{target} {pid}", storm)
+    after = finished(search.run_dir)
+    storm.lost += [f"{target}: trial {n}" for n in before if after.get(n) != before[n]]
+    return True
+
+
+def _wait_for_a_victim(search: Search, target: str, chance: random.Random) -> int | None:
+    end = time.monotonic() + ROUND_SECONDS
+    while time.monotonic() < end and not search.ended:
+        if (search.run_dir / "trials").is_dir() and victims(search, target):
+            time.sleep(chance.uniform(0.0, 5.0))
+            pids = victims(search, target)
+            if pids and not search.ended:
+                return chance.choice(pids)
+        time.sleep(0.1)
+    return None
+
+
+def _let_it_recover(search: Search, pid: int) -> None:
+    """The search goes on after such a loss: wait until it has closed the trial."""
+    count = len(list(search.run_dir.glob("trials/*/outcome.json")))
+    end = time.monotonic() + 30.0
+    while time.monotonic() < end and not search.ended:
+        if len(list(search.run_dir.glob("trials/*/outcome.json"))) > count:
+            return
+        time.sleep(0.1)
+
+
+def _count_what_is_left(
+    search: Search, tree: set[int], started: float, what: str, storm: Storm
+) -> None:
+    ledgers = list(search.run_dir.rglob("gpus.json"))
+    while True:
+        search.process.poll()
+        left = list(_left(search, tree, ledgers[0] if ledgers else None))
+        seconds = time.monotonic() - started
+        if not left or seconds > LIMIT_SECONDS:
+            break
+        time.sleep(0.1)
+    storm.slowest_seconds = max(storm.slowest_seconds, seconds)
+    storm.left += [f"{what}: {line}" for line in left]
+    search.close()
+
+
+def _left(search: Search, tree: set[int], ledger: Path | None) -> Iterator[str]:
+    table = reaper.process_table()
+    for pid in tree:
+        if pid in table and table[pid][2] not in "ZX":
+            yield f"process {pid} of the search's tree"
+    found = leftovers(search.run_dir, ledger)
+    yield from (*found.processes, *found.ports, *found.gpu_memory)
+
+
+def shape(run_dir: Path) -> list[int]:
+    """The numbers of all trials that count against the budget."""
+    outcomes = [json.loads(p.read_text()) for p in run_dir.glob("trials/*/outcome.json")]
+    counted = ("ok", "infeasible")
+    return sorted(o["number"] for o in outcomes if o["state"] in counted and o["repeats"] is None)
+
+
+def main() -> int:
+    """Run the storm; returns the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--trials", type=int, default=12, help="of each search")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--space", type=Path, default=ROOT / "search_spaces" / "kimi.yaml")
+    options = parser.parse_args()
+    chance, storm, searches = random.Random(options.seed), Storm(), 0
+    unfinished: list[str] = []
+    while sum(storm.kills.values()) < options.kills:
+        folder = options.folder / f"search{searches}"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        run_dir = folder / "run"
+        searches += 1
+        for _ in range(6):
+            if sum(storm.kills.values()) >= options.kills:
+                break
+            target = TARGETS[sum(storm.kills.values()) % len(TARGETS)]
+            search = Search(run_dir, options.space, options.trials)
+            struck = one_round(search, target, chance, storm)
+            search.close()
+            if not struck:
+                break  # it was done before it could be struck
+            print(f"{target:9} left {len(storm.left)} lost {len(storm.lost)}", flush=True)
+        last = Search(run_dir, options.space, options.trials)
+        status = last.process.wait()
+        counted = shape(run_dir)
+        if status not in (0, 1) or len(counted) != options.trials:
+            unfinished.append(f"{run_dir}: exit {status}, {len(counted)} trials: {counted}")
+        last.close()
+    print(json.dumps(asdict(storm) | {"searches": searches, "unfinished": unfinished}, indent=1))
+    return 1 if storm.left or storm.lost or unfinished else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
