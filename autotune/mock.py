@@ -90,7 +90,7 @@ class MockServer(asyncio.Protocol):
             self._transport.write(_json_response({"error": "no such path"}, "404 Not Found"))
             return
         request = json.loads(body)
-        tokens = int(request.get("max_tokens") or 16)
+        tokens = int(request.get("max_completion_tokens") or request.get("max_tokens") or 16)
         self._prompt_tokens = len(body) // 4
         if request.get("stream"):
             self._stream(tokens, request.get("stream_options") or {})

@@ -144,6 +144,7 @@ async def _compare(
             folder=own_folder,
         )
         theirs.append(await asyncio.to_thread(run_tool, tool, command, this))
+        session.warn(_unlike(tool, theirs[-1], job.output_tokens))
     return {
         "concurrency": job.concurrency,
         "requests": count,
@@ -189,6 +190,14 @@ def _write_prompts(session: Session, path: Path, count: int) -> None:
         rows.append({"conversations": [*turns, {"from": "gpt", "value": "So it is. " * 8}]})
     random.Random(0).shuffle(rows)
     path.write_text(json.dumps(rows))
+
+
+def _unlike(tool: Tool, theirs: Figures, output_tokens: int) -> str | None:
+    """A warning if the other tool's answers were not as long as ours: no fair comparison."""
+    length = theirs.get("answer_tokens", output_tokens)
+    if abs(length - output_tokens) <= 0.02 * output_tokens:
+        return None
+    return f"{tool.name}'s answers had {length:.0f} tokens, ours {output_tokens}: not comparable"
 
 
 def _medians(rounds: Sequence[Figures]) -> Figures:

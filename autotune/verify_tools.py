@@ -17,7 +17,8 @@ from autotune.errors import AutotuneError, InputError
 Figures = dict[str, float]
 
 FIGURE_NAMES = ("tok_s", "ttft_ms", "tpot_ms")
-"""Output tokens/s over the whole run; medians of TTFT and TPOT."""
+"""Output tokens/s over the whole run; medians of TTFT and TPOT. Where a tool tells how long its
+answers were, `answer_tokens` is there too."""
 
 _LIMIT_SECONDS = 1800
 
@@ -94,6 +95,7 @@ def _read_bench(folder: Path) -> Figures:
         "tok_s": float(result["output_throughput"]),
         "ttft_ms": float(result["median_ttft_ms"]),
         "tpot_ms": float(result["median_tpot_ms"]),
+        "answer_tokens": result["total_output_tokens"] / max(1, result["completed"]),
     }
 
 

@@ -34,7 +34,8 @@ body = {{"model": options["--model"], "max_tokens": int(options["--sharegpt-outp
 request = urllib.request.Request(options["--base-url"] + options["--endpoint"],
                                  json.dumps(body).encode())
 answer = json.load(urllib.request.urlopen(request))
-result = {{"output_throughput": 100.0, "median_ttft_ms": 20.0, "median_tpot_ms": 2.0}}
+result = {{"output_throughput": 100.0, "median_ttft_ms": 20.0, "median_tpot_ms": 2.0,
+          "completed": 8, "total_output_tokens": 256}}
 assert answer["usage"]["completion_tokens"] == int(options["--sharegpt-output-len"])
 {last}
 open(options["--result-dir"] + "/" + options["--result-filename"], "w").write(json.dumps(result))
@@ -89,6 +90,13 @@ def test_verify_puts_both_tools_side_by_side(stand_in: Callable[[str], None]) ->
     assert level["theirs"]["tok_s"] == 100.0 and len(level["rounds"]) == 2
     assert level["ratio"] == pytest.approx(level["ours"]["tok_s"] / 100)
     assert "vllm" in verify_text(report)
+
+
+def test_answers_of_another_length_are_no_fair_comparison(stand_in: Callable[[str], None]) -> None:
+    stand_in("result['total_output_tokens'] = 128")
+    with running_mock(TRUTH) as url:
+        report = verify_url(url, [1], tool="vllm", rounds=1, input_tokens=64, output_tokens=32)
+    assert report["warnings"] == ["vllm's answers had 16 tokens, ours 32: not comparable"]
 
 
 @pytest.mark.parametrize(
