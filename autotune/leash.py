@@ -118,6 +118,22 @@ def end_members(mark: str, session: int | None = None, seconds: float = 20.0) ->
     return left
 
 
+def tie_children() -> int:
+    """Have whatever this process starts ended within seconds of its own death, however it dies.
+
+    Returns the descriptor that holds the knot: it must stay open as long as this process lives
+    (closing it has the children ended). Servers are not concerned, they have their own reaper.
+    """
+    read, write = os.pipe()
+    try:
+        command = [sys.executable, "-I", "-S", reaper.__file__]
+        subprocess.run(command, stdin=read, stdout=subprocess.DEVNULL, cwd="/", check=True)
+    finally:
+        os.close(read)
+    os.write(write, json.dumps({"watch": os.getpid()}).encode() + b"\n")
+    return write
+
+
 def end_leftovers(trial_dir: Path) -> set[int]:
     """End what is left of an earlier trial, should its reaper have been killed with its driver.
 

@@ -37,6 +37,7 @@ MARK = "AUTOTUNE_MARK"
 _POLL_SECONDS = 0.05
 _ORPHANED_GRACE_SECONDS = 5.0  # nobody waits for a figure any more: be quick
 _KILL_SECONDS = 60.0  # a process in uninterruptible sleep may not end at all
+_WATCH_SECONDS = 1.0
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
@@ -242,6 +243,33 @@ class Reaper:
             os.write(1, json.dumps(facts).encode() + b"\n")
 
 
+def watch(root: int) -> None:
+    """Outlive the process `root`, and end the children that it leaves.
+
+    For Ray's daemons, some of which live on for a minute after a killed driver. Only processes
+    that were seen below `root` while it lived are ended, each known by its start time too.
+    """
+    seen: dict[int, str] = {}
+    while not select.select([0], [], [], _WATCH_SECONDS)[0]:
+        new = {pid: start_of(pid) for pid in descendants(root, process_table())}
+        seen = {pid: start for pid, start in (seen | new).items() if start_of(pid) == start}
+    end = time.monotonic() + _ORPHANED_GRACE_SECONDS
+    while (left := {p for p, start in seen.items() if start and start_of(p) == start}) and (
+        time.monotonic() < end + _KILL_SECONDS
+    ):
+        if time.monotonic() > end:
+            signal_all(left, signal.SIGKILL)
+        time.sleep(_POLL_SECONDS * 4)
+
+
+def start_of(pid: int) -> str:
+    """When a process started, in clock ticks since boot; "" if it is gone."""
+    with contextlib.suppress(OSError, IndexError), open(f"/proc/{pid}/stat", "rb") as stat:
+        fields = stat.read().rpartition(b")")[2].split()
+        return "" if fields[0] in b"ZX" else fields[19].decode()
+    return ""
+
+
 def _is_open(descriptor: int) -> bool:
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
@@ -283,8 +311,11 @@ def main() -> None:
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     line, rest = _first_line()
-    if line:
-        Reaper(json.loads(line), rest).run()
+    spec = json.loads(line) if line else {}
+    if "watch" in spec:
+        watch(spec["watch"])
+    elif spec:
+        Reaper(spec, rest).run()
 
 
 if __name__ == "__main__":

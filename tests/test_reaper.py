@@ -232,6 +232,32 @@ async def test_the_server_has_no_terminal_no_pipe_and_a_session_of_its_own(folde
     assert leash.log_path.read_text() == "/dev/null True [0, 1, 2, 3]\n"
 
 
+TIED = """
+import os, subprocess, sys, time
+sys.path.insert(0, sys.argv[1])
+from autotune.leash import tie_children
+knot = tie_children()
+deaf = "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(600)"
+child = subprocess.Popen([sys.executable, "-c", deaf], start_new_session=True)
+time.sleep(2.5)
+open("pids.part", "w").write(str(child.pid))
+os.rename("pids.part", "pids")
+time.sleep(600)
+"""
+
+
+async def test_children_that_are_tied_do_not_outlive_a_killed_parent(folder: Path) -> None:
+    stranger = subprocess.Popen(["sleep", "600"])
+    parent = subprocess.Popen([sys.executable, "-c", TIED, str(Path(__file__).parent.parent)])
+    children = await written(folder / "pids")
+    parent.kill()
+    parent.wait()
+    assert await gone(children, 20.0) == []
+    assert stranger.poll() is None
+    stranger.kill()
+    stranger.wait()
+
+
 @pytest.mark.parametrize("folder", ["tmp", "/", "/tmp", "/home/user", "relative/autotune-MARK1234"])
 def test_only_a_folder_that_carries_the_mark_is_ever_removed(folder: str) -> None:
     assert not reaper.is_folder_of(folder, "MARK1234")
