@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -64,7 +65,8 @@ async def test_a_server_is_launched_used_and_leaves_nothing(stage: Stage, engine
         assert models["data"][0]["id"] == launch.served_name
         effective = await server.guard(server.engine.effective(server.http, server.log_text()))
         assert effective.figures["kv_tokens"] > 10_000
-        assert (await server.guard(server.engine.sample(server.http))).running == 0
+        sample = await server.guard(server.engine.sample(server.http))
+        assert (sample.generated_tokens_total or 0) > 0  # the answer that made it ready
     nothing_is_left(stage, launch)
     order = [Phase.LAUNCH, Phase.LOAD, Phase.CAPTURE, Phase.READY, Phase.STOP, Phase.DRAINED]
     assert stage.phases == order
@@ -194,17 +196,45 @@ async def test_a_first_answer_of_264_seconds_is_waited_for(stage: Stage) -> None
     assert stage.timeline.seconds[Phase.READY] > 200
 
 
-@pytest.mark.parametrize("fault", ["slow_shard:800", "slow_shard:2400"])
-async def test_a_shard_that_takes_long_but_is_read_is_no_stall(stage: Stage, fault: str) -> None:
-    async with stage.running(stage.launch(fault)):
+async def test_a_bar_that_stands_for_less_than_the_limit_is_no_stall(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AUTOTUNE_SIM_SPEED", "400")  # slow enough to be looked at meanwhile
+    async with stage.running(stage.launch("slow_shard:800")):
         pass
     assert stage.timeline.seconds[Phase.LOAD] > 800
     assert re.search(r"loading weights \d+/\d+ shards", stage.details)
 
 
+SILENT = {
+    "reads": "open('/dev/zero', 'rb').read(2**22); time.sleep(0.1)",
+    "computes": "sum(range(200_000))",
+    "sleeps": "time.sleep(0.1)",
+}
+
+
+@pytest.mark.parametrize("what", SILENT)
+async def test_a_silent_start_is_a_stall_only_if_nothing_moves(stage: Stage, what: str) -> None:
+    """Eight seconds without a log line, of a limit of three, in real time."""
+    silent = f"import time\nend = time.time() + 8\nwhile time.time() < end:\n    {SILENT[what]}\n"
+    stage.stall_minutes = 0.05
+    launch = stage.launch()
+    argv = (sys.executable, "-c", silent + STRANGER, str(launch.port))
+    launch = launch.model_copy(update={"argv": argv, "engine": "openai"})
+    if what == "sleeps":
+        failure = await failure_of(stage, launch)
+        assert failure.kind is K.STALLED
+        assert "no log, no bytes read, no GPU memory, no CPU time" in failure.cause
+        return
+    async with stage.running(launch):
+        pass
+    nothing_is_left(stage, launch)
+
+
 async def test_ranks_that_wait_for_each_other_stall_and_the_deadlock_is_named(
     stage: Stage,
 ) -> None:
+    stage.limit_hours = 100.0
     failure = await failure_of(stage, stage.launch("nccl_hang@init"))
     assert (failure.kind, failure.phase) == (K.STALLED, Phase.LAUNCH)
     assert "no progress for" in failure.cause
@@ -212,6 +242,7 @@ async def test_ranks_that_wait_for_each_other_stall_and_the_deadlock_is_named(
 
 
 async def test_a_server_that_never_answers_stalls(stage: Stage) -> None:
+    stage.limit_hours = 100.0
     failure = await failure_of(stage, stage.launch("never_answers"))
     assert (failure.kind, failure.phase) == (K.STALLED, Phase.READY)
 
@@ -250,41 +281,43 @@ async def test_memory_that_does_not_come_back_stops_the_study(stage: Stage) -> N
 
 
 # -- ports and strangers --------------------------------------------------------------------------
-@pytest.fixture
-def stranger() -> Iterator[subprocess.Popen[bytes]]:
-    """A server of somebody else, which lists the very model name that a trial waits for."""
-    script = (
-        "import http.server, json, sys\n"
-        "class H(http.server.BaseHTTPRequestHandler):\n"
-        "    def do_GET(self):\n"
-        "        body = json.dumps({'data': [{'id': 'autotune-0001'}]}).encode()\n"
-        "        self.send_response(200); self.send_header('Content-Length', str(len(body)))\n"
-        "        self.end_headers(); self.wfile.write(body)\n"
-        "    do_POST = do_GET\n"
-        "    def log_message(self, *a): pass\n"
-        "server = http.server.ThreadingHTTPServer(('127.0.0.1', int(sys.argv[1])), H)\n"
-        "print(server.server_port, flush=True)\n"
-        "server.serve_forever()\n"
-    )
-    process = subprocess.Popen(
-        [sys.executable, "-c", script, "0"], stdout=subprocess.PIPE, start_new_session=True
-    )
-    yield process
-    process.kill()
-    process.communicate()
+# A server of somebody else, which lists the very model name that a trial waits for.
+STRANGER = """
+import http.server, json, sys
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        body = {"data": [{"id": "autotune-0001"}], "choices": [{"text": "Paris"}]}
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(json.dumps(body).encode())
+    do_POST = do_GET
+    def log_message(self, *args): pass
+server = http.server.ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Handler)
+print(server.server_port, flush=True)
+server.serve_forever()
+"""
 
 
-async def test_a_port_that_answers_is_refused_before_the_launch(
-    stage: Stage, stranger: subprocess.Popen[bytes]
-) -> None:
-    assert stranger.stdout is not None
-    port = int(stranger.stdout.readline())
-    launch = stage.launch(port=port)
-    with pytest.raises(TrialLost, match=f"port {port} is already answered by pid {stranger.pid}"):
-        async with stage.running(launch):
-            pass
-    assert not (launch.trial_dir / "server.log").exists()
-    assert stranger.poll() is None
+@contextmanager
+def stranger_on(port: int) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """The stranger's process and the port that it listens on (0: any)."""
+    process = subprocess.Popen([sys.executable, "-c", STRANGER, str(port)], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    try:
+        yield process, int(process.stdout.readline())
+    finally:
+        process.kill()
+        process.communicate()
+
+
+async def test_a_port_that_answers_is_refused_before_the_launch(stage: Stage) -> None:
+    with stranger_on(0) as (stranger, port):
+        launch = stage.launch(port=port)
+        with pytest.raises(TrialLost, match=f"port {port} is already answered by pid"):
+            async with stage.running(launch):
+                pass
+        assert not (launch.trial_dir / "server.log").exists()
+        assert stranger.poll() is None
 
 
 async def test_a_port_that_is_taken_during_the_load_is_never_taken_for_the_server(
@@ -297,34 +330,17 @@ async def test_a_port_that_is_taken_during_the_load_is_never_taken_for_the_serve
     nothing_is_left(stage, launch)
 
 
-async def test_a_stranger_that_takes_the_port_is_named_and_survives(
-    stage: Stage, tmp_path: Path
-) -> None:
-    """It even answers with the trial's model name: its process gives it away."""
-    launch = stage.launch()
-    script = (
-        "import http.server, sys, time\n"
-        "server = http.server.HTTPServer(('127.0.0.1', int(sys.argv[1])),"
-        " http.server.BaseHTTPRequestHandler)\n"
-        "server.serve_forever()\n"
-    )
-    task = asyncio.create_task(anext_of(stage, launch))
+async def test_a_stranger_that_takes_the_port_is_named_and_survives(stage: Stage) -> None:
+    """It even answers under the trial's model name: its process gives it away."""
+    launch = stage.launch().model_copy(update={"argv": ("sleep", "600")})
+    task = asyncio.create_task(forever(stage, launch))
     while not (launch.trial_dir / "processes.json").exists():
         await asyncio.sleep(0.01)
-    thief = subprocess.Popen([sys.executable, "-c", script, str(launch.port)])
-    try:
-        with pytest.raises(TrialLost, match=f"port {launch.port}|in use"):
-            await task
-        assert thief.poll() is None
+    with stranger_on(launch.port) as (stranger, _):
+        with pytest.raises(TrialLost, match=f"was taken by pid {stranger.pid}"):
+            await asyncio.wait_for(task, 30)
+        assert stranger.poll() is None
         assert marked(launch.mark) == set()
-    finally:
-        thief.kill()
-        thief.wait()
-
-
-async def anext_of(stage: Stage, launch: Launch) -> None:
-    async with stage.running(launch):
-        pass
 
 
 async def test_strangers_on_the_gpus_are_named_and_left_alone(stage: Stage) -> None:
