@@ -13,8 +13,9 @@ from autotune.clock import Clock, WallClock
 from autotune.engines.base import Engine, ServingSample
 
 _PERIOD_SECONDS = 1.0
-_SIMULATED_PERIOD_SECONDS = 0.1  # of the host's time, in which many simulated seconds pass
+_SIMULATED_PERIODS_SECONDS = (0.004, 0.1)  # of the host's time: a simulated load may be over soon
 _SILENT = ServingSample()
+_FEWEST_SAMPLES = 4
 _NEARLY_ALL = 0.97  # HTTP and tokenising keep a few requests out of the engine at any moment
 
 
@@ -64,7 +65,7 @@ class Observation:
         """Gauges over a window of server seconds, and what was put back, as in FIGURES."""
         running, queued = self.during("running", start, end), self.during("queued", start, end)
         figures: dict[str, float] = {}
-        if running:
+        if len(running) >= _FEWEST_SAMPLES:  # fewer may all lie in one burst of prefills
             figures["running_requests_max"] = max(running)
             figures["running_requests_mean"] = sum(running) / len(running)
         if queued:
@@ -135,9 +136,12 @@ async def _keep_sampling(
     observation: Observation, engine: Engine, http: httpx.AsyncClient, clock: Clock, log: _Log
 ) -> None:
     # Never `clock.sleep`: a simulated server would stop its clock for this sleeper's sake.
-    real = isinstance(clock, WallClock)
+    shortest, longest = _SIMULATED_PERIODS_SECONDS
+    if isinstance(clock, WallClock):
+        shortest = longest = _PERIOD_SECONDS
     while True:
-        await asyncio.sleep(_PERIOD_SECONDS if real else _SIMULATED_PERIOD_SECONDS)
+        await asyncio.sleep(shortest)
+        shortest = min(longest, 1.2 * shortest)
         asked = clock.now()
         sample = await _sample(engine, http)
         if sample.running is None:  # no metrics: the log's newest line tells

@@ -279,10 +279,9 @@ def test_fewer_running_than_asked_is_marked(tmp_path: Path, source: list[str]) -
     launch = [*LAUNCH, "--max-running-requests", "8", *source]
     with simulated(tmp_path, "sglang", launch) as server:
         server.wait_ready()
-        found = asyncio.run(
-            measure_simulated(server, tmp_path, workload=FAST_LOAD | {"peak_concurrency": 32})
-        )
-    assert any(w.startswith("capacity_limited: 32 requests asked, 8 ran") for w in found.warnings)
+        heavy = {"output_tokens": 256, "peak_concurrency": 64}  # long enough to be looked at
+        found = asyncio.run(measure_simulated(server, tmp_path, workload=FAST_LOAD | heavy))
+    assert any(w.startswith("capacity_limited: 64 requests asked, 8 ran") for w in found.warnings)
 
 
 def test_a_server_that_cannot_reach_the_front_gets_a_short_peak(tmp_path: Path) -> None:
