@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import shlex
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from autotune import masking
 from autotune.engines.base import Engine, Place
-from autotune.engines.launch import build_launch, server_environment
+from autotune.engines.launch import build_launch
+from autotune.engines.preflight import preflight
 from autotune.engines.registry import engine_named
 from autotune.experiment import Experiment, estimated_hours, load_experiment
 from autotune.records import Launch, Value
 from autotune.space import Space
+from autotune.templates import expand
 
 # The port of a printed command; a trial gets a free one of its own.
 _SHOWN_PORT = 30000
-_PREFLIGHT_SECONDS = 180
 
 
 def check_lines(path: Path) -> Iterator[str]:
@@ -40,8 +41,9 @@ def check_lines(path: Path) -> Iterator[str]:
         "if no trial runs beside another"
     )
     for name, section in experiment.engines.items():
-        if shutil.which(section.command[0]) is None:
-            yield f"note: engines.{name}.command: {section.command[0]} is not on this host"
+        program = expand(section.command[0])
+        if shutil.which(program) is None:
+            yield f"note: engines.{name}.command: {program} is not on this host"
     for index, params in enumerate(space.known_good[:1]):
         launch, _ = _launch(experiment, space, params, index)
         yield f"baseline: {shlex.join(masking.mask_argv(launch.argv))}"
@@ -56,7 +58,10 @@ def preflight_lines(path: Path) -> Iterator[str]:
     space = Space(experiment)
     for index, params in enumerate(space.known_good):
         launch, engine = _launch(experiment, space, params, index)
-        yield f"known_good[{index}]: {_ask_parser(launch, engine)}"
+        refused = asyncio.run(preflight(engine, launch))
+        known = engine.preflight(launch) is not None
+        verdict = "not refused" if known else f"{engine.name} cannot be asked without a launch"
+        yield f"known_good[{index}]: {f'refused: {refused.cause}' if refused else verdict}"
 
 
 def _launch(
@@ -69,36 +74,12 @@ def _launch(
     return build_launch(settings, engine, place, index), engine
 
 
-def _ask_parser(launch: Launch, engine: Engine) -> str:
-    command = engine.preflight(launch)
-    if command is None:
-        return f"{engine.name} cannot be asked without launching it"
-    try:
-        done = subprocess.run(
-            command,
-            env=server_environment(launch),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=_PREFLIGHT_SECONDS,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return f"could not be asked: {error}"
-    if done.returncode == 0:
-        return "accepted"
-    lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
-    reason = masking.mask_text(lines[-1]) if lines else f"exit status {done.returncode}"
-    rejected = done.returncode in engine.preflight_rejects
-    return f"rejected: {reason}" if rejected else f"could not be asked: {reason}"
-
-
 def doctor_report(path: Path | None) -> tuple[dict[str, Any], str, bool]:
     """The host's findings as a document and as text, and whether nothing serious was found."""
     from autotune.doctor import examine, findings_text
 
     experiment = load_experiment(path) if path is not None else None
-    commands = {n: s.command for n, s in experiment.engines.items()} if experiment else {}
+    commands = {str(n): s.command for n, s in experiment.engines.items()} if experiment else {}
     findings = examine(commands)
     document = {"findings": [finding.model_dump(mode="json") for finding in findings]}
     healthy = not any(finding.level == "error" for finding in findings)

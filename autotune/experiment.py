@@ -229,6 +229,11 @@ class Startup(Section):
     expected_minutes: float = Field(
         default=10.0, gt=0, description="a usual start; only used for estimates"
     )
+    preflight: bool = Field(
+        default=False,
+        description="ask the engine's own parser before each launch: 12-20 s, worth it where a "
+        "refused launch costs more than that",
+    )
 
 
 class Confirm(Section):

@@ -19,6 +19,7 @@ from autotune import masking
 from autotune.errors import InputError
 from autotune.experiment import Experiment
 from autotune.fingerprint import Fingerprint
+from autotune.leash import end_leftovers
 from autotune.ledger import Ledger, copy_study, open_study
 from autotune.records import Outcome
 from autotune.rundir import RunDir, read_run, write_json, write_text
@@ -200,6 +201,7 @@ def _reconcile(opened: Opened) -> None:
 
 def _settle(opened: Opened, trial: FrozenTrial, outcome: Outcome | None) -> Outcome | None:
     opened.ledger.adopt(trial.number)
+    end_leftovers(opened.run.trial(trial.number))
     if outcome is not None and outcome.state in ("ok", "infeasible"):
         opened.ledger.tell(outcome)
         return outcome

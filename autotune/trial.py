@@ -16,6 +16,7 @@ from pathlib import Path
 from autotune import masking
 from autotune.engines.base import Effective, Engine, Place
 from autotune.engines.launch import build_launch, write_launch_script
+from autotune.engines.preflight import preflight
 from autotune.engines.registry import engine_named
 from autotune.errors import TrialFailed, TrialLost
 from autotune.experiment import Experiment
@@ -163,6 +164,8 @@ async def _serve_and_measure(
     findings: _Findings,
 ) -> Measurement:
     experiment = plan.experiment
+    if experiment.startup.preflight and (refused := await preflight(engine, launch)) is not None:
+        raise TrialFailed(refused)
     async with running(
         launch,
         engine,
@@ -171,6 +174,7 @@ async def _serve_and_measure(
         machine=machine,
         timeline=timeline,
     ) as server:
+        findings.warnings += server.notes
         findings.effective = await server.guard(engine.effective(server.http, server.log_text()))
         settings = Space(experiment).settings(plan.params)
         findings.overrides = tuple(engine.overrides(settings.args, findings.effective))
@@ -206,6 +210,7 @@ def _target(server: Server) -> Target:
         engine=server.engine,
         http=server.http,
         log_text=server.log_text,
+        headers=server.headers,
     )
 
 

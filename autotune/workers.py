@@ -23,6 +23,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from autotune.errors import InputError, MachineNotClean
 from autotune.fingerprint import Fingerprint
+from autotune.leash import tie_children
 from autotune.machine import open_machine
 from autotune.records import Outcome, Progress
 from autotune.trial import TrialPlan, run_trial
@@ -67,6 +68,7 @@ def start_ray(address: str | None, gpus: int | None) -> None:
     # Without this, Ray takes 127.0.0.1 for a mistake, puts the host's own address in its place
     # and listens on every interface. Its environment variable is read when Ray is imported.
     ray_constants.ENABLE_RAY_CLUSTER = False
+    tie_children()  # Ray's daemons outlive a killed driver by a minute; so tied, by seconds
     ray.init(
         num_gpus=gpus or 0,
         num_cpus=os.cpu_count(),
@@ -79,10 +81,16 @@ def start_ray(address: str | None, gpus: int | None) -> None:
 class SlotWorker:
     """Owns the GPUs of one slot and runs trials on them, one at a time."""
 
-    def __init__(self, run_path: Path, simulated_host: Path | None) -> None:
+    def __init__(
+        self, run_path: Path, simulated_host: Path | None, omp_num_threads: str | None
+    ) -> None:
         self._gpus = tuple(int(gpu) for gpu in ray.get_gpu_ids())
-        # The engine must see the slot through autotune's own variables, not through Ray's.
+        # What Ray sets in its workers would decide the engine's speed: the GPUs come through
+        # autotune's own variables, and the threads are those of the driver's environment.
         os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+        os.environ.pop("OMP_NUM_THREADS", None)
+        if omp_num_threads is not None:
+            os.environ["OMP_NUM_THREADS"] = omp_num_threads
         self._run_path, self._simulated_host = run_path, simulated_host
         self._progress: Progress | None = None
         self._task: asyncio.Task[Outcome] | None = None
@@ -182,7 +190,7 @@ async def _open_slot(request: SlotRequest) -> Slot:
     actor = SlotActor.options(
         num_gpus=request.gpus,
         scheduling_strategy=NodeAffinitySchedulingStrategy(request.node, soft=False),
-    ).remote(request.run_path, request.simulated_host)
+    ).remote(request.run_path, request.simulated_host, os.environ.get("OMP_NUM_THREADS"))
     return Slot(actor, await actor.describe.remote(request.commands), request)
 
 
