@@ -20,7 +20,7 @@ from autotune.clock import Clock, WallClock
 from autotune.records import FailureKind, Launch, Override, Phase
 
 ArgValue = bool | int | float | str | list[int | float | str] | None
-"""An argument: `True` is a bare flag, `None` and `False` leave it out, a list repeats its values."""
+"""An argument: `True` is a bare flag, `None` and `False` leave it out, a list repeats values."""
 
 
 @dataclass(frozen=True)
