@@ -318,7 +318,10 @@ def verify(
 @app.command()
 def dashboard(
     run: RunArgument,
-    port: Annotated[int, typer.Option(help="on loopback")] = 8080,
+    port: Annotated[int, typer.Option(help="on loopback; 0: any free one")] = 8080,
+    storage: Annotated[
+        str | None, typer.Option(help="the study's whole URL, where it has a password")
+    ] = None,
 ) -> None:
     """Open optuna-dashboard on a run, on loopback.
 
@@ -326,7 +329,7 @@ def dashboard(
     """
     from autotune.dashboard import serve_dashboard
 
-    serve_dashboard(run, port)
+    serve_dashboard(run, port, storage)
 
 
 @app.command()

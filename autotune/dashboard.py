@@ -3,87 +3,177 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
-from collections.abc import Iterator
+import mimetypes
+import uuid
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from socketserver import ThreadingMixIn
 from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 import optuna
+import sqlalchemy
+from optuna.storages import BaseStorage, RDBStorage
 
 from autotune.errors import InputError
+from autotune.masking import MASK
 from autotune.notes import study_note, trial_note
-from autotune.records import Outcome
 from autotune.rundir import Run, RunDir, read_run
 from autotune.storage import open_storage, storage_url
 
 LOOPBACK = "127.0.0.1"
 _ARTIFACTS = ("server.log", "timeline.json", "launch.sh", "outcome.json")
-_NOTED = "autotune:noted"
+# optuna-dashboard keeps a note in pieces, for the sake of MySQL's short columns.
+_NOTE_PIECE = 2045
+_ATTRIBUTES = sqlalchemy.table(
+    "study_system_attributes",
+    *(sqlalchemy.column(name) for name in ("study_id", "key", "value_json")),
+)
 
 
-def serve_dashboard(path: Path, port: int) -> None:
-    """Prepare the run's study for optuna-dashboard and replace this process by it.
+def serve_dashboard(path: Path, port: int, storage: str | None = None) -> None:
+    """Prepare the run's study for optuna-dashboard and serve it until Ctrl-C.
+
+    Args:
+        path: the run directory.
+        port: on loopback.
+        storage: the study's URL, where the stored one has no password in it.
 
     Raises:
-        InputError: the run has no study, or optuna-dashboard is not installed.
+        InputError: the run has no study, its storage does not open, the port is taken, or
+            optuna-dashboard is not installed.
     """
-    run, url = read_run(path), study_url(path)
     try:
-        import optuna_dashboard  # noqa: F401  # is it there?
+        from optuna_dashboard import wsgi
     except ImportError as error:
         raise InputError(
             "optuna-dashboard is not installed; pip install 'autotune-llm[dashboard]'"
         ) from error
-    artifacts = path / "artifacts"
-    if not run.live:  # only the driver writes a study that is under way
-        prepare(run, url, artifacts)
-    artifacts.mkdir(mode=0o700, exist_ok=True)
-    print(f"http://{LOOPBACK}:{port}/dashboard", flush=True)
-    program = Path(sys.executable).with_name("optuna-dashboard")
-    arguments = ["--host", LOOPBACK, "--port", str(port), "--artifact-dir", str(artifacts)]
-    os.execv(program, [str(program), url, *arguments])
+    run, artifacts = read_run(path), path / "artifacts"
+    opened = open_storage(storage or study_url(path))
+    store = optuna.artifacts.FileSystemArtifactStore(base_path=str(artifacts))
+    application = wsgi(opened, artifact_store=store)
+    try:
+        server = make_server(LOOPBACK, port, application, _Server, _Quiet)
+    except (OSError, OverflowError) as error:
+        raise InputError(f"port {port} cannot be used: {error}", field="--port") from error
+    with server:
+        prepare(run, opened, artifacts)
+        print(f"http://{LOOPBACK}:{server.server_port}/dashboard (Ctrl-C ends it)", flush=True)
+        server.serve_forever()
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    """A page asks for several things at once; none of them keeps the process."""
+
+    daemon_threads = True
+
+
+class _Quiet(WSGIRequestHandler):
+    """Does not print each request."""
+
+    def log_message(self, format: str, *args: Any) -> None:
+        del format, args
 
 
 def study_url(path: Path) -> str:
-    """The storage URL of a run, as it was searched with."""
-    stored = path / "storage.json"
-    if stored.exists():
-        return str(json.loads(stored.read_text())["url"])
+    """The storage URL of a run, as it was searched with.
+
+    A run directory that was moved takes its own database along.
+
+    Raises:
+        InputError: there is no study, or the URL was stored without its password.
+    """
     database = RunDir(path).study_db
-    if not database.exists():
+    if database.exists():
+        return storage_url(None, database)
+    url = str(_stored(path).get("url", ""))
+    if not url or url.endswith(f"/{database.name}"):
         raise InputError("has no study yet", file=path)
-    return storage_url(None, database)
+    if MASK in url:
+        raise InputError(
+            f"the study is kept in {url}, whose password was not stored; give the whole URL",
+            field="--storage",
+        )
+    return url
 
 
-def prepare(run: Run, url: str, artifacts: Path) -> None:
-    """Write a note for the study and each trial, and attach each trial's files; repeatable."""
-    from optuna_dashboard import save_note
+def prepare(run: Run, storage: BaseStorage, artifacts: Path) -> None:
+    """Write a note for the study and each trial, and attach each trial's files; repeatable.
 
+    A note that a person edited in the dashboard stays as it is.
+
+    Raises:
+        InputError: the storage does not hold this run's study.
+    """
+    try:
+        study = optuna.load_study(study_name=_stored(run.path).get("study"), storage=storage)
+    except (KeyError, ValueError) as error:
+        raise InputError("the storage does not hold this run's study", file=run.path) from error
+    ids = {trial.number: trial._trial_id for trial in study.get_trials(deepcopy=False)}
+    stored = storage.get_study_system_attrs(study._study_id)
+    wanted = _note_attributes(stored, "dashboard:", study_note(run))
     artifacts.mkdir(mode=0o700, exist_ok=True)
-    store = optuna.artifacts.FileSystemArtifactStore(base_path=str(artifacts))
-    study = optuna.load_study(study_name=_study_name(run.path), storage=open_storage(url))
-    save_note(study, study_note(run))
-    trials = {trial.number: trial for trial in study.get_trials(deepcopy=False)}
     for outcome in run.outcomes:
-        trial = trials.get(outcome.number)
-        if trial is None or trial.system_attrs.get(_NOTED):
+        if outcome.number in ids:
+            prefix = f"dashboard:{ids[outcome.number]}:"
+            wanted |= _note_attributes(stored, prefix, trial_note(outcome))
+            wanted |= dict(_attached(run.path, outcome.number, ids[outcome.number], artifacts))
+    changed = {key: value for key, value in wanted.items() if stored.get(key) != value}
+    _write(storage, study._study_id, changed)
+
+
+def _note_attributes(stored: Mapping[str, Any], prefix: str, note: str) -> dict[str, Any]:
+    """A note as optuna-dashboard keeps it; nothing if somebody edited the stored one."""
+    version, piece = f"{prefix}note_ver", f"{prefix}note_str:"
+    if stored.get(version, 0) > 1:
+        return {}
+    left_over = {key: "" for key in stored if key.startswith(piece)}
+    starts = range(0, len(note), _NOTE_PIECE)
+    pieces = {f"{piece}{i}": note[at : at + _NOTE_PIECE] for i, at in enumerate(starts)}
+    return {version: 1} | left_over | pieces
+
+
+def _attached(path: Path, number: int, trial_id: int, artifacts: Path) -> Iterator[tuple[str, str]]:
+    """Link a trial's files into the artifact folder; yield what names them in the study.
+
+    optuna's own upload refuses a finished trial and copies; a link shows a log that grows, too.
+    """
+    folder = RunDir(path).trial(number)
+    for name in _ARTIFACTS:
+        if not (folder / name).exists():
             continue
-        live = optuna.trial.Trial(study, trial._trial_id)
-        save_note(live, trial_note(outcome))
-        for file in _files(run.path, outcome):
-            optuna.artifacts.upload_artifact(
-                artifact_store=store, file_path=str(file), study_or_trial=live
-            )
-        study._storage.set_trial_system_attr(trial._trial_id, _NOTED, True)
+        artifact = str(uuid.uuid5(uuid.NAMESPACE_URL, f"autotune:{number}/{name}"))
+        link = artifacts / artifact
+        if not link.is_symlink():
+            link.symlink_to(Path("..") / folder.relative_to(path) / name)
+        mimetype = mimetypes.guess_type(name)[0] or "text/plain"
+        document = {"artifact_id": artifact, "filename": name, "mimetype": mimetype}
+        document["encoding"] = ""
+        yield f"dashboard:artifacts:{trial_id}:{artifact}", json.dumps(document)
 
 
-def _study_name(path: Path) -> str | None:
+def _write(storage: BaseStorage, study_id: int, attributes: Mapping[str, Any]) -> None:
+    """Set attributes of a study: in a database in one transaction, hundreds take one commit."""
+    backend = getattr(storage, "_backend", storage)  # optuna wraps a database in a cache
+    if not isinstance(backend, RDBStorage):
+        for key, value in attributes.items():
+            storage.set_study_system_attr(study_id, key, value)
+        return
+    if not attributes:
+        return
+    rows = [
+        {"study_id": study_id, "key": key, "value_json": json.dumps(value)}
+        for key, value in attributes.items()
+    ]
+    old = _ATTRIBUTES.c.study_id == study_id, _ATTRIBUTES.c.key == sqlalchemy.bindparam("old")
+    with backend.engine.begin() as connection:
+        delete = sqlalchemy.delete(_ATTRIBUTES).where(*old)
+        connection.execute(delete, [{"old": key} for key in attributes])
+        connection.execute(sqlalchemy.insert(_ATTRIBUTES), rows)
+
+
+def _stored(path: Path) -> dict[str, Any]:
     stored = path / "storage.json"
     document: dict[str, Any] = json.loads(stored.read_text()) if stored.exists() else {}
-    return document.get("study")
-
-
-def _files(path: Path, outcome: Outcome) -> Iterator[Path]:
-    folder = RunDir(path).trial(outcome.number)
-    return (folder / name for name in _ARTIFACTS if (folder / name).exists())
+    return document

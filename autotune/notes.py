@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Iterator
 
 from autotune.records import OBJECTIVES, PEAK, SINGLE, Outcome
 from autotune.rundir import Run
 from autotune.verdict import (
     TITLES,
-    command_line,
     failure_groups,
     figure_text,
     front_rows,
@@ -40,7 +40,7 @@ def _trial_lines(outcome: Outcome) -> Iterator[str]:
     if outcome.seconds:
         yield f"Time: {_time_text(outcome)}"
         yield ""
-    yield from fenced([command_line(outcome)])
+    yield from fenced(_command_lines(outcome))
     if outcome.figures:
         yield from ("", *table(("figure", "value"), _figure_rows(outcome)))
 
@@ -60,7 +60,24 @@ def _time_text(outcome: Outcome) -> str:
 
 
 def _figure_rows(outcome: Outcome) -> Iterator[tuple[str, str]]:
-    return ((name, f"{value:,.4g}") for name, value in sorted(outcome.figures.items()))
+    return ((name, _plain_number(value)) for name, value in sorted(outcome.figures.items()))
+
+
+def _plain_number(value: float) -> str:
+    """Four digits that mean something, never with an exponent above 1: `32,930`, `0.78`."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def _command_lines(outcome: Outcome) -> list[str]:
+    """The command over several lines of shell: a variable, or a flag with its values, on each."""
+    lines = [f"{name}={shlex.quote(value)}" for name, value in outcome.env.items()]
+    words: list[str] = []
+    for word in outcome.command:
+        if word.startswith("--") and words:
+            lines.append(" ".join(words))
+            words = []
+        words.append(shlex.quote(word))
+    return [f"{line} \\" for line in lines] + [" ".join(words)]
 
 
 def study_note(run: Run) -> str:

@@ -14,7 +14,7 @@ def test_a_failed_trial_s_note_has_cause_and_command() -> None:
     assert note.startswith("**infeasible** (search): attention_backend=flashinfer")
     assert "**out_of_memory** during load:" in note
     assert "torch.OutOfMemoryError: CUDA out of memory." in note
-    assert "python -m sglang.launch_server --model-path acme/Tiny-1T" in note
+    assert "python -m sglang.launch_server \\\n--model-path acme/Tiny-1T \\\n" in note
 
 
 def test_a_measured_trial_s_note_has_values_warnings_and_figures() -> None:
