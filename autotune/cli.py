@@ -376,7 +376,7 @@ def _levels(text: str) -> tuple[int, ...]:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Entry point: the exit status is 0, 1, 2, 3 or 130 as in ARCHITECTURE.md."""
+    """Entry point: the exit status is 0, 1, 2, 3, 4 or 130 as in ARCHITECTURE.md."""
     try:
         app(args=argv)
     except AutotuneError as error:

@@ -4,7 +4,8 @@ AutotuneError
 ├── InputError            a mistake in a file or an argument; exit status 2
 ├── StudyError            stops the whole study
 │   ├── MachineNotClean   processes, ports or GPU memory were left behind; exit status 3
-│   └── NoFeasibleTrial   not one trial could be measured; exit status 1
+│   ├── NoFeasibleTrial   not one trial could be measured; exit status 1
+│   └── NoMachineLeft     Ray or every host was lost; --resume continues; exit status 4
 ├── Interrupted           the user asked to stop; exit status 130
 └── TrialError            one trial could not be measured; the study goes on
     ├── TrialFailed       the configuration's fault: becomes an `infeasible` outcome
@@ -57,6 +58,12 @@ class MachineNotClean(StudyError):
 
 class NoFeasibleTrial(StudyError):
     """Not one trial could be measured; the message counts the causes."""
+
+
+class NoMachineLeft(StudyError):
+    """Ray's daemon died, or every host was lost: nothing is wrong with the study itself."""
+
+    exit_status = 4
 
 
 class Interrupted(AutotuneError):

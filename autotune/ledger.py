@@ -225,12 +225,14 @@ def copy_study(
     """The same trials under a changed space, because Optuna fixes a category's choices.
 
     Numbers are kept. A trial whose parameters the new space no longer has becomes a FAIL
-    without parameters.
+    without parameters; what waits to be asked waits on, if the new space can express it.
     """
     new = open_study(old._storage, name, sampler)
     for trial in old.get_trials(deepcopy=False):
         if trial.state is not TrialState.WAITING:
             new.add_trial(_moved(trial, space))
+        elif fitting_distributions(space, planned := trial.system_attrs["fixed_params"]):
+            new.enqueue_trial(planned, user_attrs=trial.user_attrs)
     return new
 
 

@@ -133,6 +133,7 @@ def open_again(
     name = _stored_study_name(run) or experiment.name
     study = open_study(open_storage(url), name, sampler)
     if changes.compatible:
+        _reconcile(Opened(run, old, Space(old), Ledger(study, Space(old))))
         study = _study_for_changed_space(study, space, sampler)
         write_text(run.experiment_yaml, _masked(text, experiment))
         stored = {"url": masking.mask_text(url), "study": study.study_name}

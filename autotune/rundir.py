@@ -277,7 +277,7 @@ def _read_outcome(path: Path, problems: list[str]) -> Outcome | None:
 def _baseline(outcomes: tuple[Outcome, ...]) -> int | None:
     """The first known-good configuration; the one that everything is compared with."""
     for outcome in outcomes:
-        if outcome.purpose == "baseline" and outcome.repeats is None:
+        if outcome.purpose == "baseline" and outcome.state in ("ok", "infeasible"):
             return outcome.number
     return None
 

@@ -11,8 +11,9 @@ from itertools import count
 from pathlib import Path
 
 import ray
+from ray.exceptions import RayError
 
-from autotune.errors import Interrupted, MachineNotClean, NoFeasibleTrial
+from autotune.errors import Interrupted, NoFeasibleTrial, NoMachineLeft, StudyError
 from autotune.experiment import Experiment, load_experiment
 from autotune.opening import Opened, check_machine, choose_run_dir, locked, open_again, open_new
 from autotune.rundir import RunDir, write_json
@@ -60,6 +61,7 @@ def search(options: SearchOptions, show: Callable[[Snapshot], None]) -> SearchEn
         Interrupted: the user stopped it; everything was cleaned up.
         MachineNotClean: a trial left something behind.
         NoFeasibleTrial: not one configuration could be measured.
+        NoMachineLeft: Ray or every host was lost.
     """
     experiment = _with_overrides(load_experiment(options.space), options)
     run, options = _place(options, experiment)
@@ -121,8 +123,8 @@ async def _conduct(
     reason = "failed"
     try:
         reason = await conductor.conduct()
-    except MachineNotClean as error:
-        reason = f"machine not clean: {error}"
+    except StudyError as error:
+        reason = str(error)
         raise
     finally:
         last = snapshot(conductor)
@@ -159,7 +161,11 @@ async def _open_slots(
         str(name): tuple(expand(word) for word in section.command)
         for name, section in experiment.engines.items()
     }
-    slots = await open_slots(experiment.gpus_per_trial, opened.run.path.resolve(), commands, host)
+    path = opened.run.path.resolve()
+    try:
+        slots = await open_slots(experiment.gpus_per_trial, path, commands, host)
+    except RayError as error:
+        raise NoMachineLeft("Ray died before the first trial; --resume continues") from error
     check_machine(opened.run, slots[0].facts.fingerprint)
     return slots
 

@@ -47,7 +47,7 @@ def snapshot(study: Conductor) -> Snapshot:
     """The study's state now."""
     outcomes, budget = study.outcomes, study.experiment.budget
     points = points_of(outcomes)
-    baseline = next((o.number for o in outcomes if o.purpose == "baseline"), None)
+    baseline = next((o.number for o in searched(outcomes) if o.purpose == "baseline"), None)
     failures = Counter(str(o.failure.kind) for o in outcomes if o.failure is not None)
     return Snapshot(
         name=study.experiment.name,

@@ -9,6 +9,7 @@ too good to be true.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime
 import random
 from collections import Counter
@@ -20,7 +21,7 @@ import ray
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from autotune.budget import failing_in_a_row, reason_to_stop, searched
-from autotune.errors import MachineNotClean
+from autotune.errors import MachineNotClean, NoMachineLeft
 from autotune.experiment import Experiment
 from autotune.front import Point, front_of, knee_of, points_of
 from autotune.leash import end_leftovers
@@ -30,10 +31,11 @@ from autotune.rundir import RunDir
 from autotune.snapshot import Snapshot, snapshot
 from autotune.space import Space
 from autotune.trial import TrialPlan, write_outcome
-from autotune.workers import Slot, TrialResult, reopen_slot, unpack_folder
+from autotune.workers import Slot, TrialResult, ray_has_died, reopen_slot, unpack_folder
 
 INTERRUPTED = "interrupted"
 TICK_SECONDS = 0.25
+STATUS_SECONDS = 5.0  # a slot that does not answer by then is asked again at the next tick
 MAX_LOSSES_OF_A_CONFIGURATION = 2
 MAX_LOSSES_IN_A_ROW_OF_A_HOST = 3
 
@@ -71,6 +73,7 @@ class Conductor:
 
         Raises:
             MachineNotClean: a trial left something behind; nothing further was started.
+            NoMachineLeft: nothing is left to run trials on; what ran is asked again on resume.
         """
         reason = await self._run_stage(self._next_of_search)
         if self.stopping is None and failing_in_a_row(self.experiment.budget, self.outcomes):
@@ -78,7 +81,10 @@ class Conductor:
         if self.stopping is None:
             self._plan_confirmation()
             await self._run_stage(self._next_planned)
-        return self.stopping or reason
+        reason = self.stopping or reason
+        if not self.slots:
+            raise NoMachineLeft(f"{reason}; what was measured is kept, --resume continues")
+        return reason
 
     def stop(self, reason: str) -> None:
         """Start nothing further and end what runs, cleanly."""
@@ -146,6 +152,9 @@ class Conductor:
     async def _wait_for_a_trial(self) -> None:
         tasks = {running.task for running in self.running.values()}
         await asyncio.wait(tasks, timeout=TICK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        if self.slots and ray_has_died():
+            self.slots = []
+            self.stop("Ray died")
         for running in [r for r in self.running.values() if r.task.done()]:
             del self.running[running.asked.number]
             await self._finish(running)
@@ -154,10 +163,9 @@ class Conductor:
 
     async def _look_at(self, running: Running) -> None:
         """Ask the slot what its trial is doing; a slot that died is found by its task."""
-        try:
-            running.progress = await running.slot.actor.status.remote() or running.progress
-        except RayActorError:
-            return
+        status = running.slot.actor.status.remote()
+        with contextlib.suppress(RayActorError, TimeoutError):
+            running.progress = await asyncio.wait_for(status, STATUS_SECONDS) or running.progress
 
     # -- results ----------------------------------------------------------------------------
     async def _finish(self, running: Running) -> None:
@@ -185,7 +193,9 @@ class Conductor:
         write_outcome(outcome, self.run.create_trial(outcome.number))
         self.ledger.tell(outcome)
         self.outcomes.append(outcome)
-        if outcome.state == "lost":
+        if outcome.state == "interrupted":
+            self.ledger.plan(outcome.params, outcome.purpose, outcome.repeats)  # for --resume
+        elif outcome.state == "lost":
             self._count_loss(outcome, running.slot)
         else:
             self._host_losses[running.slot.facts.hostname] = 0
@@ -195,7 +205,7 @@ class Conductor:
         progress = running.progress
         return Outcome(
             number=asked.number,
-            state="interrupted" if self.stopping == INTERRUPTED else "lost",
+            state="interrupted" if self.stopping is not None else "lost",
             engine=settings.engine,
             params=asked.params,
             command=settings.command,
@@ -261,7 +271,7 @@ class Conductor:
             self.ledger.plan(outcome.params, purpose, outcome.number)
 
     def _baseline(self) -> Outcome | None:
-        return next((o for o in self.outcomes if o.purpose == "baseline"), None)
+        return next((o for o in searched(self.outcomes) if o.purpose == "baseline"), None)
 
     def _was_repeated(self, purpose: Purpose) -> bool:
         running = (r.asked.purpose for r in self.running.values())

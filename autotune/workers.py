@@ -78,6 +78,16 @@ def start_ray(address: str | None, gpus: int | None) -> None:
     )
 
 
+def ray_has_died() -> bool:
+    """Whether a daemon of the private cluster ended. Actors outlive it by seconds, no more.
+
+    Ray itself notices after 15 s and says nothing of it to the driver.
+    """
+    node = ray._private.worker._global_node
+    daemons: list[tuple[str, Any]] = node.dead_processes() if node is not None else []
+    return any(kind in ("raylet", "gcs_server") for kind, _ in daemons)
+
+
 class SlotWorker:
     """Owns the GPUs of one slot and runs trials on them, one at a time."""
 

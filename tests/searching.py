@@ -1,0 +1,114 @@
+"""Searches as a user runs them: the real command line against the simulated machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from autotune.leash import PROCESSES_NAME
+from tests.census import Leftovers, wait_until_nothing_is_left
+
+# 6 configurations of one engine; a trial takes about a second of real time.
+SPACE = """
+name: small
+gpus_per_trial: {gpus}
+engines:
+  sglang:
+    command: [python, -m, sglang.launch_server]
+    args: {{model-path: moonshotai/Kimi-K2.5, tp-size: 8, trust-remote-code: true}}
+parameters:
+  attention_backend: {{choices: [{backends}], flag: attention-backend}}
+  max_running_requests: {{choices: [8, 32, 64], flag: max-running-requests}}
+known_good:
+  - {{attention_backend: flashinfer, max_running_requests: 32}}
+workload: {{input_tokens: 128, output_tokens: {output_tokens}, peak_concurrency: 16}}
+budget: {{trials: {trials}, consecutive_failures: {consecutive_failures}}}
+confirm: {{finalists: 0, relaunches: 0}}
+stop: {{grace_seconds: 2}}
+"""
+DEFAULTS = {
+    "gpus": 8,
+    "backends": "flashinfer, triton",
+    "output_tokens": 32,
+    "trials": 3,
+    "consecutive_failures": 8,
+}
+
+
+@dataclass
+class Study:
+    """One run directory and the experiment file beside it."""
+
+    folder: Path
+
+    @property
+    def run(self) -> Path:
+        return self.folder / "run"
+
+    def write(self, **changes: Any) -> None:
+        """Write the experiment file with some of `DEFAULTS` changed."""
+        (self.folder / "small.yaml").write_text(SPACE.format(**DEFAULTS | changes))
+
+    def start(self, *options: str, fault: str = "", **environment: str) -> subprocess.Popen[str]:
+        """`autotune search`, in a session of its own."""
+        command = [sys.executable, "-m", "autotune", "search", str(self.folder / "small.yaml")]
+        return subprocess.Popen(
+            [*command, "--simulate", "--run-dir", str(self.run), *options],
+            env={**os.environ, "AUTOTUNE_SIM_FAULT": fault, **environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    def search(self, *options: str, fault: str = "", **environment: str) -> tuple[int, str]:
+        """The same to its end: exit status and output."""
+        return ended(self.start(*options, fault=fault, **environment))
+
+    def outcomes(self) -> list[dict[str, Any]]:
+        """All stored outcomes, in order."""
+        paths = sorted(self.run.glob("trials/*/outcome.json"))
+        return [json.loads(path.read_text()) for path in paths]
+
+    def launched(self) -> list[Path]:
+        """The folders of the trials whose server was started, in order."""
+        return [path.parent for path in sorted(self.run.glob(f"trials/*/{PROCESSES_NAME}"))]
+
+    def phase(self) -> str:
+        """The newest trial's phase, as `autotune status` would read it."""
+        try:
+            state = json.loads((self.run / "status.json").read_text())
+        except (OSError, ValueError):
+            return ""
+        return state["running"][-1]["phase"] if state["running"] else ""
+
+    def left(self, seconds: float = 20.0) -> Leftovers:
+        """What is left of all trials after at most so long."""
+        return wait_until_nothing_is_left(seconds, self.run, self.run / "simulated" / "gpus.json")
+
+
+def ended(process: subprocess.Popen[str], seconds: float = 90.0) -> tuple[int, str]:
+    """Exit status and output of a search, once it ends by itself."""
+    try:
+        output, _ = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        raise
+    return process.returncode, output
+
+
+def wait_for(what: Callable[[], object], process: subprocess.Popen[str]) -> None:
+    """Wait until something is there, for at most a minute of the search's life."""
+    end = time.monotonic() + 60.0
+    while not what():
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < end
+        time.sleep(0.05)
