@@ -37,7 +37,12 @@ def test_running_trials_count_against_the_trials_asked() -> None:
 
 
 def test_lost_trials_and_confirmations_do_not_count_as_trials() -> None:
-    done = [outcome(0), outcome(1, "lost"), outcome(2, purpose="finalist"), outcome(3, "infeasible")]
+    done = [
+        outcome(0),
+        outcome(1, "lost"),
+        outcome(2, purpose="finalist"),
+        outcome(3, "infeasible"),
+    ]
     assert [o.number for o in searched(done)] == [0, 3]
 
 
