@@ -24,6 +24,8 @@ def failure_in(engine_name: str, text: str, phase: Phase = Phase.LAUNCH) -> Fail
 
 RECORDED = [
     ("sglang-oom.log", K.OUT_OF_MEMORY, Phase.LOAD, "Tried to allocate 1.74 GiB"),
+    ("sglang-draft_oom.log", K.OUT_OF_MEMORY, Phase.LOAD, "Tried to allocate 1.19 GiB"),
+    ("sglang-no_kernel.log", K.UNSUPPORTED, Phase.LOAD, "cannot import name 'flash_ops'"),
     ("vllm-bad_flag.log", K.BAD_FLAGS, Phase.LAUNCH, "unrecognized arguments: --no-such-flag 3"),
     ("vllm-bad_value.log", K.BAD_FLAGS, Phase.LAUNCH, "2 validation errors for SchedulerConfig"),
     ("vllm-kv_too_small.log", K.NO_KV_ROOM, Phase.LOAD, "No available memory for the cache"),
@@ -59,6 +61,28 @@ VARIATIONS = [
         {"1.74 GiB": "19.03 GiB", "GPU 0": "GPU 5", "/opt/sglang": "/home/u/env", "[2026": "[2027"},
         K.OUT_OF_MEMORY,
         "Tried to allocate 19.03 GiB. GPU 5",
+    ),
+    (
+        "sglang-draft_oom.log",
+        {
+            "1.19 GiB": "640.00 MiB",
+            "line 1525": "line 9",
+            "/opt/sglang": "/srv/venv",
+            "[2026": "[2027",
+        },
+        K.OUT_OF_MEMORY,
+        "Tried to allocate 640.00 MiB",
+    ),
+    (
+        "sglang-no_kernel.log",
+        {
+            "'flash_ops'": "'flash_ops_v4'",
+            "FA3": "FA4",
+            "/opt/sglang": "/srv/venv",
+            "[2026": "[2027",
+        },
+        K.UNSUPPORTED,
+        "cannot import name 'flash_ops_v4' from 'sgl_kernel'",
     ),
     (
         "vllm-bad_flag.log",
