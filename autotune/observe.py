@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 
 import httpx
@@ -16,6 +16,7 @@ _PERIOD_SECONDS = 1.0
 _SIMULATED_PERIODS_SECONDS = (0.004, 0.1)  # of the host's time: a simulated load may be over soon
 _SILENT = ServingSample()
 _FEWEST_SAMPLES = 4
+_FULL = 0.9  # of the KV cache: a request that may not fit waits
 _NEARLY_ALL = 0.97  # HTTP and tokenising keep a few requests out of the engine at any moment
 
 
@@ -88,6 +89,23 @@ def capacity_warning(figures: dict[str, float], concurrency: int) -> str | None:
         f"capacity_limited: {concurrency} requests asked, {most:.0f} ran at most "
         f"({figures.get('queued_requests_mean', 0):.0f} queued on average)"
     )
+
+
+def with_cause(warning: str, figures: Mapping[str, float]) -> str:
+    """A capacity warning with what limited the server, as far as its own figures tell.
+
+    SGLang counts a prompt that it prefills in chunks twice, so one place of
+    `max_running_requests` stays empty where prompts are cut (H200, 0.5.23: 31 of 32).
+    """
+    most, limit = figures.get("running_requests_max"), figures.get("max_running_requests")
+    if not warning.startswith("capacity_limited") or most is None:
+        return warning
+    if limit is not None and limit - 1 <= most <= limit:
+        chunked = ", and a prompt prefilled in chunks takes two places" if most < limit else ""
+        return f"{warning}: the server's limit is max_running_requests {limit:.0f}{chunked}"
+    if figures.get("kv_usage_max", 0.0) >= _FULL or figures.get("retractions", 0.0) > 0:
+        return f"{warning}: its KV cache was full"
+    return warning
 
 
 @dataclass

@@ -23,6 +23,7 @@ from autotune.experiment import Experiment
 from autotune.limits import violated, worst_violation
 from autotune.machine import Machine, free_port, open_machine
 from autotune.measure import Target, measure
+from autotune.observe import with_cause
 from autotune.records import (
     Failure,
     Launch,
@@ -232,6 +233,7 @@ def _outcome(
 ) -> Outcome:
     effective = findings.effective
     measured = measurement or Measurement(values={}, spread={}, figures={})
+    figures = {**effective.figures, **measured.figures}
     return Outcome(
         number=plan.number,
         state=state,
@@ -243,9 +245,9 @@ def _outcome(
         failure=failure,
         values=measured.values or None,
         spread=measured.spread,
-        figures={**effective.figures, **measured.figures},
+        figures=figures,
         seconds=timeline.finish(),
-        warnings=(*findings.warnings, *measured.warnings),
+        warnings=(*findings.warnings, *(with_cause(w, figures) for w in measured.warnings)),
         overrides=findings.overrides,
         effective=dict(effective.settings),
         answers=measured.answers,
