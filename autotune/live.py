@@ -22,7 +22,9 @@ from autotune.snapshot import FrontRow, Snapshot
 
 SIMULATION = "SIMULATION: no figure below was measured on real hardware"
 _PHASES = (Phase.LOAD, Phase.CAPTURE, Phase.READY, Phase.WARM_UP, Phase.SINGLE, Phase.PEAK)
-# Without a terminal, a trial that stays in one phase is reported this often.
+# Without a terminal: a phase is reported when it changes, but not in quick succession, and
+# again when it lasts.
+_QUIET_SECONDS = 5.0
 _HEARTBEAT_SECONDS = 30.0
 
 
@@ -57,12 +59,12 @@ class QuietView(_Closing):
 
 
 class PlainView(_Closing):
-    """One line for each change of phase and each finished trial, for logs and pipes."""
+    """A line for each trial that ended, and for each phase that lasts: for logs and pipes."""
 
     def __init__(self) -> None:
         self._phases: dict[int, str] = {}
-        self._launches = 0
-        self._spoken = 0.0
+        self._launches: int | None = None
+        self._spoken = time.monotonic()
         self._labelled = False
 
     def show(self, state: Snapshot) -> None:
@@ -71,17 +73,25 @@ class PlainView(_Closing):
             print(SIMULATION, flush=True)
         for progress in state.running:
             self._say_progress(progress)
-        if state.launches > self._launches:
-            self._launches = state.launches
-            print(summary_line(state), flush=True)
+        self._say_ended(state)
 
     def _say_progress(self, progress: Progress) -> None:
+        silent = time.monotonic() - self._spoken
         changed = self._phases.get(progress.trial) != progress.phase
-        silent = time.monotonic() - self._spoken > _HEARTBEAT_SECONDS
-        if changed or silent:
+        if silent > (_QUIET_SECONDS if changed else _HEARTBEAT_SECONDS):
             self._phases[progress.trial] = progress.phase
-            self._spoken = time.monotonic()
-            print(progress_line(progress), flush=True)
+            self._say(progress_line(progress))
+
+    def _say_ended(self, state: Snapshot) -> None:
+        seen = state.launches if self._launches is None else self._launches
+        self._launches = state.launches
+        if state.launches > seen:
+            for line in state.recent[seen - state.launches :]:
+                self._say(f"[{_done(state)}] {line}")
+
+    def _say(self, line: str) -> None:
+        self._spoken = time.monotonic()
+        print(line, flush=True)
 
 
 class LiveView(_Closing):
@@ -125,12 +135,9 @@ def screen(state: Snapshot) -> Group:
 
 def summary_line(state: Snapshot) -> str:
     """One line about the whole study."""
-    parts = [f"{state.name}: trial {state.trials_done} of {state.trials_planned}"]
-    parts.append(f"spent {duration(state.spent_seconds)}")
+    parts = [f"{state.name}: {_done(state)}", f"spent {duration(state.spent_seconds)}"]
     if state.budget_seconds is not None:
         parts[-1] += f" of {duration(state.budget_seconds)}"
-    if state.eta_seconds is not None:
-        parts.append(f"about {duration(state.eta_seconds)} left")
     if state.front:
         single = max(row.single_stream_tok_s for row in state.front)
         peak = max(row.peak_tok_s for row in state.front)
@@ -138,11 +145,17 @@ def summary_line(state: Snapshot) -> str:
     return " | ".join(parts)
 
 
+def _done(state: Snapshot) -> str:
+    left = f", about {duration(state.eta_seconds)} left" if state.eta_seconds else ""
+    return f"{state.trials_done} of {state.trials_planned} trials{left}"
+
+
 def progress_line(progress: Progress) -> str:
-    """One line about one trial."""
+    """`trial 7: load: 61/163 shards (2 min 05 s)`; a phase that just began has no time yet."""
     detail = f": {progress.detail}" if progress.detail else ""
     phase = progress.phase.replace("_", " ")
-    return f"trial {progress.trial}: {phase}{detail} ({duration(progress.phase_seconds)})"
+    lasted = f" ({duration(progress.phase_seconds)})" if progress.phase_seconds >= 1 else ""
+    return f"trial {progress.trial}: {phase}{detail}{lasted}"
 
 
 def duration(seconds: float) -> str:
@@ -168,10 +181,10 @@ def _front_table(state: Snapshot) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
     for header in ("trial", "single tok/s", "peak tok/s"):
         table.add_column(header, justify="right")
-    table.add_column("configuration", overflow="ellipsis", no_wrap=True)
+    table.add_column("against the baseline", overflow="ellipsis", no_wrap=True)
     for row in state.front[:8]:
         table.add_row(*_cells(row))
-    if state.baseline is not None:
+    if state.baseline is not None and state.baseline not in state.front:
         table.add_row(*_cells(state.baseline), style="dim")
     return table
 
@@ -186,16 +199,15 @@ def _cells(row: FrontRow) -> tuple[str, str, str, str]:
 
 
 def _front_lines(state: Snapshot) -> list[str]:
-    lines = []
     rows = [("front", row) for row in state.front]
-    if state.baseline is not None:
-        rows.append(("baseline", state.baseline))
-    for label, row in rows:
-        number, single, peak, params = _cells(row)
-        lines.append(
-            f"{label:8} trial {number:>3}: {single:>7} single, {peak:>7} peak tok/s  {params}"
-        )
-    return lines
+    if state.baseline is not None and state.baseline not in state.front:
+        rows.append(("", state.baseline))
+    return [_front_line(label, row) for label, row in rows]
+
+
+def _front_line(label: str, row: FrontRow) -> str:
+    number, single, peak, params = _cells(row)
+    return f"{label:5} trial {number:>3}: {single:>7} single, {peak:>7} peak tok/s  {params}"
 
 
 def status_text(run: Run) -> str:

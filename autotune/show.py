@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from autotune.records import OBJECTIVES, PEAK, SINGLE, Outcome
@@ -14,7 +14,9 @@ from autotune.verdict import (
     figure_text,
     front_rows,
     gain_text,
+    number_text,
     params_text,
+    settings_text,
     summary_line,
     without_outcome,
 )
@@ -88,7 +90,7 @@ def show_tables(run: Run) -> list[RenderableType]:
     if any(outcome.failure for outcome in run.outcomes):
         parts.append(_failure_table(run))
     if run.outcomes or run.unfinished:
-        parts.append(_trial_table(run))
+        parts += _trial_lines(run)
     return parts
 
 
@@ -121,19 +123,28 @@ def _front_table(run: Run) -> Table:
 
 
 def _change_lines(run: Run) -> list[RenderableType]:
-    """What each member changes, a line each: too long for a column of a narrow terminal."""
+    """What each member changes, in lines of its own: too long for a column of a terminal."""
+    from rich.text import Text
+
+    lines: list[RenderableType] = [Text("against the baseline", style="bold")]
+    for row in front_rows(run):
+        number = row.point.number
+        if number == run.baseline:
+            lines.append(_indented(f"{number} is the baseline: {_params(run, number)}"))
+        else:
+            lines.append(_indented(f"{number} sets {settings_text(row.changes)}"))
+    return [*lines, Text()]
+
+
+def _params(run: Run, number: int) -> str:
+    return params_text(run.outcome(number).params)
+
+
+def _indented(text: str, by: int = 2, style: str = "") -> RenderableType:
     from rich.padding import Padding
     from rich.text import Text
 
-    lines: list[RenderableType] = []
-    for row in front_rows(run):
-        if row.point.number == run.baseline:
-            params = params_text(run.outcome(row.point.number).params)
-            text = Text(f"{row.point.number}, the baseline: {params}")
-        else:
-            text = Text(f"{row.point.number} changes {row.changes_text}")
-        lines.append(Padding(text, (0, 0, 0, 2)))
-    return [*lines, Text()]
+    return Padding(Text(text, style=style), (0, 0, 0, by))
 
 
 def _failure_table(run: Run) -> Table:
@@ -143,36 +154,46 @@ def _failure_table(run: Run) -> Table:
     return table
 
 
-def _trial_table(run: Run) -> Table:
-    numbers = ("trial", "single tok/s", "peak tok/s", "minutes")
-    columns = ("trial", "state", *numbers[1:], "against the baseline")
-    table = _table("Trials", *columns, numbers=numbers)
+def _trial_lines(run: Run) -> list[RenderableType]:
+    """Each trial's figures in a line, and below it what it changed."""
+    from rich.text import Text
+
+    head = _trial_line("trial", "state", "single tok/s", "peak tok/s", "minutes")
+    lines: list[RenderableType] = [Text("Trials", style="bold"), Text(head, style="bold")]
     for outcome in run.outcomes:
         values = outcome.values or {}
-        table.add_row(
-            str(outcome.number),
-            outcome.failure.kind.value if outcome.failure else outcome.state,
-            *(f"{values[name]:,.1f}" if name in values else "" for name in OBJECTIVES),
-            f"{sum(outcome.seconds.values()) / 60:.1f}" if outcome.seconds else "",
-            _plain(_role(outcome) + _difference(run, outcome)),
-        )
+        single, peak = (_number(values, name) for name in OBJECTIVES)
+        minutes = f"{sum(outcome.seconds.values()) / 60:.1f}" if outcome.seconds else ""
+        state = outcome.failure.kind.value if outcome.failure else outcome.state
+        line = _trial_line(str(outcome.number), state, single, peak, minutes)
+        lines.append(Text(f"{line}  {_role(outcome)}".rstrip()))
+        if changed := _difference(run, outcome):
+            lines.append(_indented(changed, by=9, style="dim"))
     for number in without_outcome(run):
-        table.add_row(str(number), "running" if run.live else "interrupted", "", "", "", "")
-    return table
+        lines.append(Text(_trial_line(str(number), "running" if run.live else "interrupted")))
+    return lines
+
+
+def _number(values: Mapping[str, float], name: str) -> str:
+    return number_text(values[name]) if name in values else ""
+
+
+def _trial_line(number: str, state: str, single: str = "", peak: str = "", took: str = "") -> str:
+    return f"  {number:>5}  {state:<20}{single:>12}  {peak:>10}  {took:>7}".rstrip()
 
 
 def _difference(run: Run, outcome: Outcome) -> str:
     if outcome.repeats is not None or outcome.number == run.baseline:
         return ""
-    return ", ".join(change.text for change in changes_of(run, outcome.number)) or "no change"
+    return settings_text(changes_of(run, outcome.number))
 
 
 def _role(outcome: Outcome) -> str:
-    """`(baseline) `, `(finalist of 7) `; nothing for a trial of the search."""
+    """`baseline`, `finalist of 7`; nothing for a trial of the search."""
     if outcome.purpose == "search":
         return ""
     again = f" of {outcome.repeats}" if outcome.repeats is not None else ""
-    return f"({outcome.purpose}{again}) "
+    return f"{outcome.purpose.replace('_', ' ')}{again}"
 
 
 def _plain(text: str) -> str:

@@ -8,14 +8,20 @@ from typing import TYPE_CHECKING
 
 from autotune.budget import searched, spent_seconds, trial_seconds
 from autotune.front import Point, front_of, points_of
-from autotune.records import Frozen, Phase, Progress
+from autotune.records import PEAK, SINGLE, Frozen, Outcome, Phase, Progress
+from autotune.verdict import differences, number_text, params_text, settings_text
 
 if TYPE_CHECKING:
     from autotune.study import Conductor
 
 
+# As many trials as can end between two looks at the study.
+_RECENT = 16
+_CAUSE_LENGTH = 160
+
+
 class FrontRow(Frozen):
-    """A member of the front so far."""
+    """A member of the front so far; `params` is what it changes against the baseline."""
 
     number: int
     single_stream_tok_s: float
@@ -41,6 +47,7 @@ class Snapshot(Frozen):
     budget_seconds: float | None
     eta_seconds: float | None
     stopping: str | None
+    recent: tuple[str, ...] = ()  # how the last trials ended, a line each, the newest last
 
 
 def snapshot(study: Conductor) -> Snapshot:
@@ -65,6 +72,7 @@ def snapshot(study: Conductor) -> Snapshot:
         budget_seconds=None if budget.hours is None else budget.hours * 3600,
         eta_seconds=_eta(study),
         stopping=study.stopping,
+        recent=tuple(_ended(study, outcome) for outcome in outcomes[-_RECENT:]),
     )
 
 
@@ -73,13 +81,35 @@ def _progress(number: int, progress: Progress | None) -> Progress:
 
 
 def _row(study: Conductor, point: Point) -> FrontRow:
-    params = next(o.params for o in study.outcomes if o.number == point.number)
+    outcome = next(o for o in study.outcomes if o.number == point.number)
     return FrontRow(
         number=point.number,
         single_stream_tok_s=point.single,
         peak_tok_s=point.peak,
-        params=" ".join(f"{name}={value}" for name, value in params.items()),
+        params="the baseline" if outcome.purpose == "baseline" else _settings(study, outcome),
     )
+
+
+def _settings(study: Conductor, outcome: Outcome) -> str:
+    """What a trial changes against the baseline; the whole configuration without one."""
+    first = next((o for o in searched(study.outcomes) if o.purpose == "baseline"), None)
+    if first is None or first.number == outcome.number:
+        return params_text(outcome.params)
+    return settings_text(differences(outcome.params, first.params))
+
+
+def _ended(study: Conductor, outcome: Outcome) -> str:
+    """`trial 7: 81.9 single, 2,370 peak tok/s: num_steps=3`, or its cause of failure."""
+    role = "" if outcome.purpose == "search" else f" ({outcome.purpose.replace('_', ' ')})"
+    about = f"again trial {outcome.repeats}" if outcome.repeats is not None else None
+    what = about or _settings(study, outcome)
+    if outcome.failure is not None:
+        failure = outcome.failure
+        cause = failure.cause[:_CAUSE_LENGTH]
+        return f"trial {outcome.number}{role}: {failure.kind} during {failure.phase}: {cause}"
+    values = outcome.values or {}
+    single, peak = (number_text(values[name]) if name in values else "-" for name in (SINGLE, PEAK))
+    return f"trial {outcome.number}{role}: {single} single, {peak} peak tok/s: {what}"
 
 
 def _eta(study: Conductor) -> float | None:

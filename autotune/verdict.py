@@ -112,6 +112,12 @@ def _differs(change: Change) -> bool:
     return not same or change.applies != change.applied
 
 
+def settings_text(changes: Sequence[Change]) -> str:
+    """`num_steps=3 nccl_proto=LL`: what changed, without what no longer applies."""
+    words = [f"{change.name}={value_text(change.value)}" for change in changes if change.applies]
+    return " ".join(words) or "nothing"
+
+
 def engine_versions(run: Run) -> dict[str, str]:
     """Engine -> version; several versions of one engine are joined, oldest trial first."""
     versions: dict[str, list[str]] = {}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import logging
 import os
 import tarfile
 import tempfile
@@ -68,6 +69,8 @@ def start_ray(address: str | None, gpus: int | None) -> None:
     # Without this, Ray takes 127.0.0.1 for a mistake, puts the host's own address in its place
     # and listens on every interface. Its environment variable is read when Ray is imported.
     ray_constants.ENABLE_RAY_CLUSTER = False
+    # That the private cluster uses Ray's own token is no news to anybody.
+    logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)
     tie_children()  # Ray's daemons outlive a killed driver by a minute; so tied, by seconds
     ray.init(
         num_gpus=gpus or 0,

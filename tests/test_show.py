@@ -51,8 +51,8 @@ def test_the_front_is_shown_with_gains_and_changes_against_the_baseline(tmp_path
     assert len(lines) == 1
     assert "+25.0 %" in lines[0]
     assert "+6.7 %" in lines[0]
-    (changes,) = [line for line in rendered(path).splitlines() if "1 changes" in line]
-    assert changes.strip() == "1 changes nccl_proto unset → LL"
+    (changes,) = [line for line in rendered(path).splitlines() if "1 sets" in line]
+    assert changes.strip() == "1 sets nccl_proto=LL"
     assert any("baseline" in line and "80.0 ± 0.8" in line for line in rendered(path).splitlines())
 
 
