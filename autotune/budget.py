@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from statistics import median
 
 from autotune.experiment import Budget
 from autotune.records import FailureKind, Outcome
+from autotune.verdict import failure_groups
 
 SEARCH_PURPOSES = ("baseline", "known_good", "search")
 
@@ -49,14 +49,17 @@ def reason_to_stop(
 
 def failing_in_a_row(budget: Budget, outcomes: Sequence[Outcome]) -> str | None:
     """The causes, counted, if the last trials all failed to be measured; else None."""
-    last = searched(outcomes)[-budget.consecutive_failures :]
-    failures = [
-        outcome.failure
-        for outcome in last
+    last = [
+        outcome
+        for outcome in searched(outcomes)[-budget.consecutive_failures :]
         if outcome.failure is not None and outcome.failure.kind is not FailureKind.LIMIT_VIOLATED
     ]
-    if len(failures) < budget.consecutive_failures:
+    if len(last) < budget.consecutive_failures:
         return None
-    causes = Counter(f"{failure.kind}: {failure.cause}" for failure in failures)
-    listed = "; ".join(f"{count}x {cause}" for cause, count in causes.most_common(5))
-    return f"{len(failures)} trials failed in a row: {listed}"
+    return f"{len(last)} trials failed in a row: {counted_causes(last)}"
+
+
+def counted_causes(outcomes: Sequence[Outcome]) -> str:
+    """`3x out_of_memory during load: torch.OutOfMemoryError…; 1x …`, the most frequent first."""
+    groups = failure_groups(outcomes)
+    return "; ".join(f"{len(g.trials)}x {g.kind} during {g.phase}: {g.cause}" for g in groups)

@@ -30,6 +30,15 @@ MAX_UNLAUNCHED_IN_A_ROW = 50
 
 
 @dataclass(frozen=True)
+class Planned:
+    """A configuration that waits to be asked."""
+
+    params: dict[str, Value]
+    purpose: Purpose
+    repeats: int | None
+
+
+@dataclass(frozen=True)
 class Asked:
     """A configuration to launch."""
 
@@ -64,6 +73,18 @@ class Ledger:
     def planned(self) -> int:
         """How many configurations wait to be asked."""
         return len(self.study.get_trials(deepcopy=False, states=(TrialState.WAITING,)))
+
+    def take_planned(self) -> list[Planned]:
+        """Take back what waits to be asked; `plan` puts it in again."""
+        taken = []
+        for trial in self.study.get_trials(deepcopy=False, states=(TrialState.WAITING,)):
+            attrs = trial.user_attrs
+            params = trial.system_attrs.get("fixed_params", {})
+            taken.append(Planned(params, attrs["purpose"], attrs.get("repeats")))
+            storage = self.study._storage
+            storage.set_trial_user_attr(trial._trial_id, "lost", True)
+            storage.set_trial_state_values(trial._trial_id, state=TrialState.FAIL)
+        return taken
 
     def ask(self) -> Asked | None:
         """The next configuration to launch; None when the space has no new one to offer.

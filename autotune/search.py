@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import count
@@ -13,6 +12,7 @@ from pathlib import Path
 import ray
 from ray.exceptions import RayError
 
+from autotune.budget import counted_causes
 from autotune.errors import Interrupted, NoFeasibleTrial, NoMachineLeft, StudyError
 from autotune.experiment import Experiment, load_experiment
 from autotune.opening import Opened, check_machine, choose_run_dir, locked, open_again, open_new
@@ -195,10 +195,5 @@ def _raise_if_fruitless(conductor: Conductor, reason: str) -> None:
         raise Interrupted("stopped; everything was cleaned up, --resume continues")
     if any(outcome.state == "ok" for outcome in conductor.outcomes):
         return
-    causes = Counter(
-        f"{o.failure.kind} during {o.failure.phase}: {o.failure.cause}"
-        for o in conductor.outcomes
-        if o.failure is not None
-    )
-    listed = "; ".join(f"{count}x {cause}" for cause, count in causes.most_common())
-    raise NoFeasibleTrial(f"not one configuration could be measured ({reason}): {listed or 'none'}")
+    causes = counted_causes(conductor.outcomes) or "none"
+    raise NoFeasibleTrial(f"not one configuration could be measured ({reason}): {causes}")

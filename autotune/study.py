@@ -79,8 +79,11 @@ class Conductor:
         if self.stopping is None and failing_in_a_row(self.experiment.budget, self.outcomes):
             self.stopping = reason
         if self.stopping is None:
+            left_over = self.ledger.take_planned()  # known-good ones that the budget did not reach
             self._plan_confirmation()
             await self._run_stage(self._next_planned)
+            for planned in left_over:
+                self.ledger.plan(planned.params, planned.purpose, planned.repeats)
         reason = self.stopping or reason
         if not self.slots:
             raise NoMachineLeft(f"{reason}; what was measured is kept, --resume continues")

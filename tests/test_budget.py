@@ -62,7 +62,7 @@ def test_failures_in_a_row_stop_the_study_and_are_counted_by_cause() -> None:
     done = [outcome(0), *(outcome(n, "infeasible") for n in range(1, 4))]
     assert reason_to_stop(Budget(consecutive_failures=4), done, running=0, slots=1) is None
     reason = reason_to_stop(Budget(consecutive_failures=3), done, running=0, slots=1)
-    assert reason == "3 trials failed in a row: 3x crashed: segfault"
+    assert reason == "3 trials failed in a row: 3x crashed during load: segfault"
 
 
 def test_a_missed_limit_is_a_measurement_and_no_failure_in_a_row() -> None:
