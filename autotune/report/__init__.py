@@ -35,6 +35,8 @@ def render_report(run: Run, format: str = "html") -> str:
 
 def write_report(path: Path, format: str = "html", out: Path | None = None) -> str:
     """Write the report of a run; returns what to print: its path, or Markdown without `out`."""
+    if out is not None and not out.parent.is_dir():
+        raise InputError(f"there is no folder {out.parent}", field="--out")
     text = render_report(read_run(path), format)
     if out is None and format == "md":
         return text
