@@ -103,12 +103,6 @@ def search(
         list[Path] | None, typer.Option("--from", help="seed with this run's results (repeatable)")
     ] = None,
     address: Annotated[str | None, typer.Option(help="of a Ray cluster; default: here")] = None,
-    allow_mixed: Annotated[
-        bool,
-        typer.Option(
-            "--allow-mixed", help="use nodes that differ, each scaled by its own baseline"
-        ),
-    ] = False,
     storage: Annotated[
         str | None, typer.Option(help="postgresql://… or journal:FILE; default: SQLite")
     ] = None,
@@ -133,7 +127,6 @@ def search(
         fork=fork,
         from_runs=tuple(from_run or ()),
         address=address,
-        allow_mixed=allow_mixed,
         storage=storage,
     )
     with live_view(quiet=quiet) as view:

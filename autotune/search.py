@@ -23,7 +23,7 @@ from autotune.snapshot import Snapshot, snapshot
 from autotune.space import Space
 from autotune.study import INTERRUPTED, Conductor
 from autotune.templates import expand
-from autotune.workers import Slot, open_slots, start_ray
+from autotune.workers import Slot, open_slots, refuse_mixed, start_ray
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,6 @@ class SearchOptions:
     fork: bool = False
     from_runs: tuple[Path, ...] = ()
     address: str | None = None
-    allow_mixed: bool = False
     storage: str | None = None
 
 
@@ -166,6 +165,7 @@ async def _open_slots(
         slots = await open_slots(experiment.gpus_per_trial, path, commands, host)
     except RayError as error:
         raise NoMachineLeft("Ray died before the first trial; --resume continues") from error
+    refuse_mixed(slots)
     check_machine(opened.run, slots[0].facts.fingerprint)
     return slots
 

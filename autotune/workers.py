@@ -13,7 +13,7 @@ import logging
 import os
 import tarfile
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -190,6 +190,23 @@ async def open_slots(
         for _ in range(count)
     ]
     return tuple(await asyncio.gather(*map(_open_slot, requests)))
+
+
+def refuse_mixed(slots: Sequence[Slot]) -> None:
+    """Refuse hosts that differ: their figures do not compare.
+
+    Raises:
+        InputError: lists what differs between the first host and another.
+    """
+    first = slots[0].facts
+    for other in (slot.facts for slot in slots):
+        differences = first.fingerprint.differences(other.fingerprint)
+        if differences:
+            raise InputError(
+                f"{first.hostname} and {other.hostname} differ, and their figures would not "
+                "compare: " + "; ".join(differences),
+                field="--address",
+            )
 
 
 async def reopen_slot(slot: Slot) -> Slot | None:

@@ -17,7 +17,8 @@ from autotune.records import Outcome
 from autotune.rundir import Run
 
 PORT = 8000
-HOST = "0.0.0.0"
+HOST = "127.0.0.1"  # a server without a key is for this machine, unless somebody says otherwise
+EVERY_INTERFACE = "0.0.0.0"  # inside a container, whose ports are published by hand
 
 _TRIALS_OWN = frozenset({MARK, "TMPDIR", "CUDA_VISIBLE_DEVICES"})
 _MEASURING = frozenset(

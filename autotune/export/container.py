@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from autotune.export.command import (
-    HOST,
+    EVERY_INTERFACE,
     PORT,
     ServeCommand,
     flag_and_values,
@@ -73,7 +73,7 @@ def _paths(command: ServeCommand) -> list[str]:
 
 def _in_place(word: str, secret: Callable[[str], str] = lambda name: f"\0{name}\0") -> str:
     """`word` with the container's own host and port; a secret is written as `secret(NAME)`."""
-    fixed = {"HOST": HOST, "PORT": str(PORT)}
+    fixed = {"HOST": EVERY_INTERFACE, "PORT": str(PORT)}
     return written(word, lambda name: fixed.get(name) or secret(name))
 
 

@@ -18,7 +18,7 @@ def shell(command: ServeCommand, outcome: Outcome, header: Header) -> str:
         *comments(header),
         "set -euo pipefail",
         "",
-        f'HOST="${{HOST:-{HOST}}}"  # 127.0.0.1 serves this machine only',
+        f'HOST="${{HOST:-{HOST}}}"  # 0.0.0.0 serves other machines too',
         f'PORT="${{PORT:-{PORT}}}"',
         *(f'export {name}="${{{name}:?a secret: set it yourself}}"' for name in command.secrets),
         *(
