@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import httpx
 
 from autotune.clock import Clock
-from autotune.engines.base import Engine
+from autotune.engines.base import Engine, NoAnswer
 from autotune.engines.logs import LogReader
 from autotune.errors import TrialError, TrialFailed, TrialLost
 from autotune.leash import Leash
@@ -24,6 +24,7 @@ from autotune.timeline import Timeline
 _POLL_SECONDS = 0.05
 _LOOK_SECONDS = 0.5  # between two looks at all processes and GPUs
 _PROBE_SECONDS = 0.1  # between two questions whether it is ready
+_REFUSED_SECONDS, _REFUSAL_SECONDS = 120.0, 2.0  # of errors to every probe, and between two
 # A driver that was suspended must not take its own sleep for the server's: so many looks in
 # a row have to find nothing before a stall is one.
 _MIN_SILENT_LOOKS = 5
@@ -106,11 +107,26 @@ class Starting:
             await asyncio.sleep(_PROBE_SECONDS)
         await asyncio.to_thread(self._refuse_another_server)
         self._enter(Phase.READY)
+        refused: float | None = None
         while True:
-            with contextlib.suppress(httpx.HTTPError):
+            try:
                 if await self._engine.is_ready(http, self._launch):
                     return
+                refused = None
+            except httpx.HTTPError:
+                refused = None
+            except NoAnswer as answer:
+                # Each probe writes a line of the log, so that this would never be a stall.
+                refused = self._clock.now() if refused is None else refused
+                await self._clock.sleep(_REFUSAL_SECONDS)
+                if self._clock.now() - refused > min(_REFUSED_SECONDS, self._stall_seconds):
+                    raise self._failed(f"no request is answered: {answer}") from answer
             await asyncio.sleep(_PROBE_SECONDS)
+
+    def _failed(self, cause: str) -> TrialFailed:
+        return TrialFailed(
+            Failure(kind=FailureKind.REQUESTS_FAILED, phase=self._timeline.phase, cause=cause)
+        )
 
     def _refuse_another_server(self) -> None:
         """Whoever listens must be this trial's; an owner that cannot be seen is left to the

@@ -32,6 +32,7 @@ from pathlib import Path
 
 from autotune import reaper
 from autotune.leash import PROCESSES_NAME
+from autotune.machine import process_name
 from tests.census import in_sessions, leftovers
 
 ROOT = Path(__file__).parent.parent
@@ -134,6 +135,7 @@ def one_round(search: Search, target: str, chance: random.Random, storm: Storm) 
     if pid is None:
         return False
     before, tree = finished(search.run_dir), search.tree()
+    known_left, known_lost = len(storm.left), len(storm.lost)
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
     storm.kills[target] = storm.kills.get(target, 0) + 1
@@ -146,6 +148,9 @@ def one_round(search: Search, target: str, chance: random.Random, storm: Storm) 
     _count_what_is_left(search, tree, started, f"{target} {pid}", storm)
     after = finished(search.run_dir)
     storm.lost += [f"{target}: trial {n}" for n in before if after.get(n) != before[n]]
+    print(f"{sum(storm.kills.values()):3} {target:9}", flush=True)
+    for line in (*storm.left[known_left:], *storm.lost[known_lost:]):
+        print(f"    {line}", flush=True)
     return True
 
 
@@ -153,7 +158,7 @@ def _wait_for_a_victim(search: Search, target: str, chance: random.Random) -> in
     end = time.monotonic() + ROUND_SECONDS
     while time.monotonic() < end and not search.ended:
         if (search.run_dir / "trials").is_dir() and victims(search, target):
-            time.sleep(chance.uniform(0.0, 5.0))
+            time.sleep(chance.uniform(0.0, 3.0))
             pids = victims(search, target)
             if pids and not search.ended:
                 return chance.choice(pids)
@@ -191,7 +196,7 @@ def _left(search: Search, tree: set[int], ledger: Path | None) -> Iterator[str]:
     table = reaper.process_table()
     for pid in tree:
         if pid in table and table[pid][2] not in "ZX":
-            yield f"process {pid} of the search's tree"
+            yield f"process {pid} of the search's tree: {process_name(pid)}"
     found = leftovers(search.run_dir, ledger)
     yield from (*found.processes, *found.ports, *found.gpu_memory)
 
@@ -207,10 +212,10 @@ def main() -> int:
     """Run the storm; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=50)
-    parser.add_argument("--trials", type=int, default=12, help="of each search")
+    parser.add_argument("--trials", type=int, default=8, help="of each search")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--folder", type=Path, required=True)
-    parser.add_argument("--space", type=Path, default=ROOT / "search_spaces" / "kimi.yaml")
+    parser.add_argument("--space", type=Path, default=ROOT / "docs" / "tutorial.yaml")
     options = parser.parse_args()
     chance, storm, searches = random.Random(options.seed), Storm(), 0
     unfinished: list[str] = []
@@ -229,7 +234,6 @@ def main() -> int:
             search.close()
             if not struck:
                 break  # it was done before it could be struck
-            print(f"{target:9} left {len(storm.left)} lost {len(storm.lost)}", flush=True)
         last = Search(run_dir, options.space, options.trials)
         status = last.process.wait()
         counted = shape(run_dir)

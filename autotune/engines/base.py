@@ -73,6 +73,10 @@ class ServingSample:
     eager_steps_total: float | None = None  # decode or verify steps without one
 
 
+class NoAnswer(Exception):
+    """A request that a server answered with an error or without a token; says which."""
+
+
 class Engine(ABC):
     """One kind of inference server."""
 
@@ -125,7 +129,10 @@ class Engine(ABC):
 
     # -- a running server -----------------------------------------------------------------
     async def is_ready(self, http: httpx.AsyncClient, launch: Launch) -> bool:
-        """True once this trial's own server (its served name) answers a real generation."""
+        """True once this trial's own server (its served name) answers a real generation.
+
+        Raises `NoAnswer` if it answers with an error: for long, and it is given up.
+        """
         raise NotImplementedError
 
     async def effective(self, http: httpx.AsyncClient, log: str) -> Effective:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import httpx
 
-from autotune.engines.base import ArgValue, Engine, LoadProgress, Place
+from autotune.engines.base import ArgValue, Engine, LoadProgress, NoAnswer, Place
 from autotune.engines.failures import COMMON, kind_in
 from autotune.records import FailureKind, Launch, Phase
 
@@ -35,6 +35,9 @@ async def generates(http: httpx.AsyncClient, name: str) -> bool:
     """Whether that model answers a short request with tokens; waits as long as it takes.
 
     Text completion is asked first, then chat, for servers that know only one of them.
+
+    Raises:
+        NoAnswer: it was answered, with an error or without a token. 503 is only: not yet.
     """
     patient = httpx.Timeout(None, connect=_CONTROL_SECONDS)
     common = {"model": name, "max_tokens": 4, "temperature": 0}
@@ -44,11 +47,13 @@ async def generates(http: httpx.AsyncClient, name: str) -> bool:
     )
     for path, body in asks:
         response = await http.post(path, json=common | body, timeout=patient)
-        if response.status_code == 200:
-            return _has_tokens(response)
-        if response.status_code not in (400, 404, 405, 501):
+        if response.status_code == 200 and _has_tokens(response):
+            return True
+        if response.status_code == 503:
             return False
-    return False
+        if response.status_code not in (400, 404, 405, 501):
+            break
+    raise NoAnswer(f"HTTP {response.status_code}: {response.text[:200].strip()}")
 
 
 def _has_tokens(response: httpx.Response) -> bool:
