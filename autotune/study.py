@@ -255,7 +255,7 @@ class Conductor:
         """Plan fresh launches of the front's members and the baseline, in mixed order."""
         confirm, baseline = self.experiment.confirm, self._baseline()
         front = front_of(points_of(self.outcomes))
-        numbers = {point.number for point in _spread_out(front, confirm.finalists)}
+        numbers = {point.number for point in finalists(front, confirm.finalists)}
         if baseline is not None and baseline.state == "ok":
             numbers.add(baseline.number)
         if confirm.relaunches == 0 or len(numbers) == 0:
@@ -292,7 +292,7 @@ def _last_line(error: Exception) -> str:
     return lines[-1].strip() if lines else type(error).__name__
 
 
-def _spread_out(front: tuple[Point, ...], most: int) -> list[Point]:
+def finalists(front: tuple[Point, ...], most: int) -> list[Point]:
     """At most `most` members, both ends first, then evenly between: what people choose from."""
     if len(front) <= most:
         return list(front)

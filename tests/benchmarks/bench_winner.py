@@ -1,0 +1,94 @@
+"""The winner's curse: how far the figures of a study's answer are from the truth.
+
+    python -m tests.benchmarks.bench_winner [STUDIES]
+
+Each synthetic study measures 40 configurations with 2 % noise, launches the front's members again
+as `study.py` would, and reports what `front.points_of` makes of it. The truth is known. Bar: the
+confirmed winners' figures are within 1 % of their true values on average.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Sequence
+from statistics import fmean
+
+from autotune.experiment import Confirm
+from autotune.front import Point, front_of, knee_of, points_of
+from autotune.records import OBJECTIVES, PEAK, SINGLE, Outcome, Purpose
+from autotune.study import finalists
+
+NOISE, CONFIGURATIONS = 0.02, 40
+Truth = dict[int, dict[str, float]]
+
+
+def truths(rng: random.Random) -> Truth:
+    """Configurations of one study: speed differs by a tenth, and the objectives conflict."""
+    drawn = {}
+    for number in range(CONFIGURATIONS):
+        trade, quality = rng.uniform(-0.3, 0.3), rng.gauss(0.0, 0.1)
+        drawn[number] = {
+            SINGLE: 80.0 * (1 + trade) * (1 + quality),
+            PEAK: 2000.0 * (1 - trade) * (1 + quality),
+        }
+    return drawn
+
+
+def measured(
+    number: int, truth: dict[str, float], rng: random.Random, of: int | None = None
+) -> Outcome:
+    """One launch with its noise."""
+    purpose: Purpose = "search" if of is None else "finalist"
+    return Outcome(
+        number=number,
+        state="ok",
+        engine="sglang",
+        params={},
+        command=(),
+        env={},
+        key=str(number if of is None else of),
+        values={name: truth[name] * rng.gauss(1.0, NOISE) for name in OBJECTIVES},
+        spread={name: truth[name] * NOISE for name in OBJECTIVES},
+        purpose=purpose,
+        repeats=of,
+    )
+
+
+def errors_of_a_study(seed: int) -> tuple[list[float], list[float]]:
+    """Relative errors of the winners' figures: as first claimed, and as confirmed."""
+    rng = random.Random(seed)
+    truth = truths(rng)
+    outcomes = [measured(number, truth[number], rng) for number in truth]
+    claimed = _errors(points_of(outcomes), truth)
+    confirm = Confirm()
+    chosen = finalists(front_of(points_of(outcomes)), confirm.finalists)
+    for point in chosen:
+        for _ in range(confirm.relaunches):
+            number = len(outcomes)
+            outcomes.append(measured(number, truth[point.number], rng, of=point.number))
+    numbers = {point.number for point in chosen}
+    confirmed = [point for point in points_of(outcomes) if point.number in numbers]
+    return claimed, _errors(confirmed, truth)
+
+
+def _errors(points: Sequence[Point], truth: Truth) -> list[float]:
+    """Of what is exported: both ends of the front on their objective, the knee on both."""
+    front = front_of(points)
+    knee = knee_of(front)
+    picks = [(front[0], SINGLE), (front[-1], PEAK), (knee, SINGLE), (knee, PEAK)]
+    return [point.values[name] / truth[point.number][name] - 1 for point, name in picks]
+
+
+def main() -> None:
+    """Print mean errors over the studies asked for (default 500)."""
+    studies = int(sys.argv[1]) if len(sys.argv) > 1 else 500
+    results = [errors_of_a_study(seed) for seed in range(studies)]
+    for label, which in (("as first claimed", 0), ("as confirmed", 1)):
+        errors = [error for result in results for error in result[which]]
+        size = fmean(map(abs, errors))
+        print(f"{label:17} mean error {fmean(errors):+.2%}, mean size of error {size:.2%}")
+
+
+if __name__ == "__main__":
+    main()
