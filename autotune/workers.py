@@ -11,6 +11,7 @@ import asyncio
 import io
 import logging
 import os
+import socket
 import tarfile
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -20,6 +21,7 @@ from typing import Any
 
 import ray
 from ray._private import ray_constants
+from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from autotune.errors import InputError, MachineNotClean
@@ -64,7 +66,7 @@ def start_ray(address: str | None, gpus: int | None) -> None:
     os.environ.setdefault("RAY_memory_monitor_refresh_ms", "0")
     common: dict[str, Any] = {"log_to_driver": False, "configure_logging": False}
     if address is not None:
-        ray.init(address=address, **common)
+        _join(address, common)
         return
     # Without this, Ray takes 127.0.0.1 for a mistake, puts the host's own address in its place
     # and listens on every interface. Its environment variable is read when Ray is imported.
@@ -79,6 +81,22 @@ def start_ray(address: str | None, gpus: int | None) -> None:
         object_store_memory=128 * 2**20,
         **common,
     )
+
+
+def _join(address: str, options: dict[str, Any]) -> None:
+    """Join a cluster. Ray takes minutes to see that nothing listens, so that is asked first."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if host and port.isdigit():
+        try:
+            socket.create_connection((host, int(port)), timeout=5.0).close()
+        except OSError as error:
+            raise InputError(f"{address}: nothing answers ({error})", field="--address") from error
+    try:
+        ray.init(address=address, **options)
+    except (ConnectionError, RuntimeError, ValueError, RayError) as error:
+        hint = "; set RAY_AUTH_MODE=token" if "uthentication" in str(error.__cause__) else ""
+        reason = str(error).splitlines()[0]
+        raise InputError(f"{address}: {reason}{hint}", field="--address") from error
 
 
 def ray_has_died() -> bool:
