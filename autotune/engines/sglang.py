@@ -210,7 +210,8 @@ class SGLang(OpenAI):
             prompt_tokens_total=page.sum("sglang:prompt_tokens_total"),
             cached_tokens_total=page.sum("sglang:cached_tokens_total"),
             drafts_total=page.sum("sglang:spec_verify_calls_total"),
-            accept_length=page.mean("sglang:spec_accept_length"),
+            # 0 is what it says without speculation; every verify step accepts at least one.
+            accept_length=page.mean("sglang:spec_accept_length") or None,
             graph_steps_total=page.sum(passes, mode="decode_cuda_graph"),
             eager_steps_total=page.sum(passes, mode="decode_none"),
         )
