@@ -16,7 +16,17 @@ from autotune.errors import InputError
 from autotune.front import Point
 from autotune.records import OBJECTIVES, Outcome
 from autotune.rundir import Run
-from autotune.verdict import TITLES, engine_versions, number_text, params_text
+from autotune.verdict import (
+    TITLES,
+    differences,
+    engine_versions,
+    number_text,
+    params_text,
+    settings_text,
+)
+
+# Settings that differ from launch to launch and say nothing about the configuration.
+_OF_A_LAUNCH = {"port", "nccl_port", "served_model_name"}
 
 Sign = Literal["same", "faster", "slower"]
 
@@ -104,7 +114,7 @@ def _replay_notes(old: Outcome, new: Outcome) -> Iterator[str]:
         yield f"engine version: {old.engine_version} then, {new.engine_version} now"
     if old.machine and new.machine and old.machine != new.machine:
         yield f"another machine: {old.machine} then, {new.machine} now"
-    for name in sorted(set(old.effective) & set(new.effective)):
+    for name in sorted((set(old.effective) & set(new.effective)) - _OF_A_LAUNCH):
         if old.effective[name] != new.effective[name]:
             yield f"{name}: the server ran {old.effective[name]} then, {new.effective[name]} now"
     if old.answers and new.answers and old.answers != new.answers:
@@ -260,12 +270,19 @@ def _comparison_lines(comparison: Comparison) -> Iterator[str]:
         yield "- machine, engine versions and workload are the same"
     yield ""
     for pair in comparison.pairs:
-        yield f"trial {pair.a} in A, {pair.b} in B: {params_text(pair.params)}"
+        yield f"trial {pair.a} in A, {pair.b} in B: {_pair_text(pair, comparison.pairs[0])}"
         yield from (f"    {TITLES[name]}: {_ratio_text(pair.ratios[name])}" for name in OBJECTIVES)
     yield ""
     yield from (_flip_text(flip) for flip in comparison.flips)
     for side, failed in comparison.only_failed_in.items():
         yield from (f"failed in {side.upper()} only: {text}" for text in failed)
+
+
+def _pair_text(pair: Pair, first: Pair) -> str:
+    """The first configuration in full, each other one by what it changes against that."""
+    if pair is first:
+        return params_text(pair.params)
+    return settings_text(differences(pair.params, first.params))
 
 
 def _flip_text(flip: Flip) -> str:
