@@ -86,7 +86,7 @@ def show_tables(run: Run) -> list[RenderableType]:
     parts: list[RenderableType] = [Text(summary_line(run), style="bold")]
     parts += [Text(problem, style="yellow") for problem in run.problems]
     if run.points:
-        parts += [_front_table(run), *_change_lines(run)]
+        parts += [Text(), _front_table(run), *_change_lines(run)]
     if any(outcome.failure for outcome in run.outcomes):
         parts.append(_failure_table(run))
     if run.outcomes or run.unfinished:
