@@ -250,16 +250,33 @@ def watch(root: int) -> None:
     that were seen below `root` while it lived are ended, each known by its start time too.
     """
     seen: dict[int, str] = {}
-    while not select.select([0], [], [], _WATCH_SECONDS)[0]:
-        new = {pid: start_of(pid) for pid in descendants(root, process_table())}
-        seen = {pid: start for pid, start in (seen | new).items() if start_of(pid) == start}
+    begun = time.monotonic()
+    while not select.select([0], [], [], _watch_seconds(begun))[0]:
+        seen = _still_there(seen | _below({root}))
     end = time.monotonic() + _ORPHANED_GRACE_SECONDS
-    while (left := {p for p, start in seen.items() if start and start_of(p) == start}) and (
+    # Who is left may still start others: a raylet whose driver was killed as Ray came up.
+    while (seen := _still_there(seen | _below(set(seen)))) and (
         time.monotonic() < end + _KILL_SECONDS
     ):
         if time.monotonic() > end:
-            signal_all(left, signal.SIGKILL)
+            signal_all(set(seen), signal.SIGKILL)
         time.sleep(_POLL_SECONDS * 4)
+
+
+def _watch_seconds(begun: float) -> float:
+    """How long until the next look: often while the daemons are being started."""
+    return _WATCH_SECONDS if time.monotonic() - begun > 60.0 else _WATCH_SECONDS / 5
+
+
+def _below(roots: set[int]) -> dict[int, str]:
+    """The processes below these, with their start times."""
+    table = process_table()
+    pids = set().union(*(descendants(root, table) for root in roots))
+    return {pid: start_of(pid) for pid in pids}
+
+
+def _still_there(seen: dict[int, str]) -> dict[int, str]:
+    return {pid: start for pid, start in seen.items() if start and start_of(pid) == start}
 
 
 def start_of(pid: int) -> str:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import ray
 from ray.exceptions import RayError
@@ -21,9 +22,9 @@ from autotune.sampler import ParetoSampler
 from autotune.seeding import history_of, priors_of
 from autotune.snapshot import Snapshot, snapshot
 from autotune.space import Space
-from autotune.study import INTERRUPTED, Conductor
+from autotune.study import INTERRUPTED, TICK_SECONDS, Conductor
 from autotune.templates import expand
-from autotune.workers import Slot, open_slots, refuse_mixed, start_ray
+from autotune.workers import Slot, open_slots, ray_has_died, refuse_mixed, start_ray
 
 
 @dataclass(frozen=True)
@@ -161,13 +162,24 @@ async def _open_slots(
         for name, section in experiment.engines.items()
     }
     path = opened.run.path.resolve()
-    try:
-        slots = await open_slots(experiment.gpus_per_trial, path, commands, host)
-    except RayError as error:
-        raise NoMachineLeft("Ray died before the first trial; --resume continues") from error
+    slots = await _unless_ray_dies(open_slots(experiment.gpus_per_trial, path, commands, host))
     refuse_mixed(slots)
     check_machine(opened.run, slots[0].facts.fingerprint)
     return slots
+
+
+async def _unless_ray_dies(opening: Coroutine[Any, Any, tuple[Slot, ...]]) -> tuple[Slot, ...]:
+    """The slots; Ray itself would wait for those of a dead daemon for a long time."""
+    task = asyncio.create_task(opening)
+    while not task.done() and not ray_has_died():
+        await asyncio.wait({task}, timeout=TICK_SECONDS)
+    try:
+        if task.done():
+            return task.result()
+    except RayError:
+        pass
+    task.cancel()
+    raise NoMachineLeft("Ray died before the first trial; start again, with --resume")
 
 
 def _local_gpus(host: Path | None) -> int:

@@ -8,23 +8,27 @@ tree, so the end of the actor, for whatever reason, is the end of the server.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 import logging
 import os
 import socket
+import sys
 import tarfile
 import tempfile
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import ray
 from ray._private import ray_constants
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from autotune.errors import InputError, MachineNotClean
+from autotune.errors import InputError, MachineNotClean, NoMachineLeft
 from autotune.fingerprint import Fingerprint
 from autotune.leash import tie_children
 from autotune.machine import open_machine
@@ -74,13 +78,38 @@ def start_ray(address: str | None, gpus: int | None) -> None:
     # That the private cluster uses Ray's own token is no news to anybody.
     logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)
     tie_children()  # Ray's daemons outlive a killed driver by a minute; so tied, by seconds
-    ray.init(
-        num_gpus=gpus or 0,
-        num_cpus=os.cpu_count(),
-        include_dashboard=False,
-        object_store_memory=128 * 2**20,
-        **common,
-    )
+    with _noticing_a_dead_raylet():
+        ray.init(
+            num_gpus=gpus or 0,
+            num_cpus=os.cpu_count(),
+            include_dashboard=False,
+            object_store_memory=128 * 2**20,
+            **common,
+        )
+
+
+@contextlib.contextmanager
+def _noticing_a_dead_raylet() -> Iterator[None]:
+    """`ray.init` waits for half a minute, deaf to signals, for a raylet that was killed as it
+    came up. Nothing else runs yet, so the process just ends, and the tied children with it."""
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.wait(0.5):
+            if _has_dead_child("raylet"):
+                print("autotune: Ray died as it started; --resume starts again", file=sys.stderr)
+                os._exit(NoMachineLeft.exit_status)
+
+    threading.Thread(target=look, daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
+
+
+def _has_dead_child(name: str) -> bool:
+    dead = (p for p in psutil.Process().children() if p.status() == psutil.STATUS_ZOMBIE)
+    return any(process.name() == name for process in dead)
 
 
 def _join(address: str, options: dict[str, Any]) -> None:

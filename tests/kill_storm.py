@@ -5,6 +5,8 @@
 Each round starts (or resumes) a simulated search, waits for a random moment, sends SIGKILL to
 the driver, Ray's actor, the raylet, the server's launcher or one of its ranks, and then asks:
 
+(Driver and raylet: the search is resumed. The others: it goes on by itself.)
+
 * is every process of the round gone within 20 s (a driver that lives on may go on searching)?
 * are its ports free and the ledger of GPU memory empty?
 * is every trial that had finished still there, unchanged?
@@ -26,17 +28,17 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from autotune import reaper
 from autotune.leash import PROCESSES_NAME
-from autotune.machine import process_name
+from autotune.machine import open_machine, process_name
 from tests.census import in_sessions, leftovers
 
 ROOT = Path(__file__).parent.parent
-TARGETS = ("driver", "actor", "raylet", "launcher", "rank")
+TARGETS = ("launcher", "rank", "actor", "driver", "rank", "launcher", "actor", "raylet")
 LIMIT_SECONDS = 20.0  # within which nothing may be left
 ROUND_SECONDS = 120.0
 
@@ -80,6 +82,15 @@ class Search:
         """Processes of the tree whose command begins with, or whose program is, `name`."""
         return [pid for pid in self.tree() if _is_named(pid, name)]
 
+    def newest(self) -> Path | None:
+        """The folder of the newest trial whose server was started."""
+        started = self.run_dir.glob(f"trials/*/{PROCESSES_NAME}")
+        return max((path.parent for path in started), default=None)
+
+    @property
+    def ledger(self) -> Path | None:
+        return next(self.run_dir.rglob("gpus.json"), None)
+
     def server(self) -> tuple[int, list[int]] | None:
         """The launcher and the other processes of the newest trial's server, if it runs."""
         for path in sorted(self.run_dir.glob(f"trials/*/{PROCESSES_NAME}"), reverse=True):
@@ -88,6 +99,11 @@ class Search:
                 others = sorted(in_sessions([launcher]) - {launcher})
                 return (launcher, others) if others else None
         return None
+
+    def finish(self) -> None:
+        """Let it come to its end, if it still runs."""
+        self.process.wait()
+        self.close()
 
     def close(self) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -134,18 +150,18 @@ def one_round(search: Search, target: str, chance: random.Random, storm: Storm) 
     pid = _wait_for_a_victim(search, target, chance)
     if pid is None:
         return False
+    trial = search.newest()
     before, tree = finished(search.run_dir), search.tree()
     known_left, known_lost = len(storm.left), len(storm.lost)
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
-    storm.kills[target] = storm.kills.get(target, 0) + 1
     started = time.monotonic()
-    if target not in ("driver", "raylet"):
-        _let_it_recover(search, pid)
-        search.process.kill()  # so that every round ends with a machine to be counted
-        tree |= search.tree()
-        started = time.monotonic()
-    _count_what_is_left(search, tree, started, f"{target} {pid}", storm)
+    storm.kills[target] = storm.kills.get(target, 0) + 1
+    if target in ("driver", "raylet"):
+        _count_what_is_left(lambda: _left(search, tree), started, f"{target} {pid}", storm)
+        search.close()
+    else:  # the search goes on: only what it killed is counted
+        _count_what_is_left(lambda: _left_of(search, trial), started, f"{target} {pid}", storm)
     after = finished(search.run_dir)
     storm.lost += [f"{target}: trial {n}" for n in before if after.get(n) != before[n]]
     print(f"{sum(storm.kills.values()):3} {target:9}", flush=True)
@@ -166,39 +182,39 @@ def _wait_for_a_victim(search: Search, target: str, chance: random.Random) -> in
     return None
 
 
-def _let_it_recover(search: Search, pid: int) -> None:
-    """The search goes on after such a loss: wait until it has closed the trial."""
-    count = len(list(search.run_dir.glob("trials/*/outcome.json")))
-    end = time.monotonic() + 30.0
-    while time.monotonic() < end and not search.ended:
-        if len(list(search.run_dir.glob("trials/*/outcome.json"))) > count:
-            return
-        time.sleep(0.1)
-
-
 def _count_what_is_left(
-    search: Search, tree: set[int], started: float, what: str, storm: Storm
+    left_now: Callable[[], Iterator[str]], started: float, what: str, storm: Storm
 ) -> None:
-    ledgers = list(search.run_dir.rglob("gpus.json"))
     while True:
-        search.process.poll()
-        left = list(_left(search, tree, ledgers[0] if ledgers else None))
+        left = list(left_now())
         seconds = time.monotonic() - started
         if not left or seconds > LIMIT_SECONDS:
             break
         time.sleep(0.1)
-    storm.slowest_seconds = max(storm.slowest_seconds, seconds)
+    storm.slowest_seconds = max(storm.slowest_seconds, round(seconds, 1))
     storm.left += [f"{what}: {line}" for line in left]
-    search.close()
 
 
-def _left(search: Search, tree: set[int], ledger: Path | None) -> Iterator[str]:
+def _left(search: Search, tree: set[int]) -> Iterator[str]:
+    """What is left of a search that lost its driver or its raylet: nothing may be."""
+    search.process.poll()
     table = reaper.process_table()
     for pid in tree:
         if pid in table and table[pid][2] not in "ZX":
             yield f"process {pid} of the search's tree: {process_name(pid)}"
-    found = leftovers(search.run_dir, ledger)
+    found = leftovers(search.run_dir, search.ledger)
     yield from (*found.processes, *found.ports, *found.gpu_memory)
+
+
+def _left_of(search: Search, trial: Path | None) -> Iterator[str]:
+    """What is left of one trial, the next of which may be running already."""
+    if trial is None:
+        return
+    found = leftovers(trial)
+    yield from (*found.processes, *found.ports)
+    mark = json.loads((trial / PROCESSES_NAME).read_text())["mark"]
+    if search.ledger is not None:
+        yield from (str(h) for h in open_machine(search.ledger).holders() if h.mark == mark)
 
 
 def shape(run_dir: Path) -> list[int]:
@@ -212,7 +228,7 @@ def main() -> int:
     """Run the storm; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=50)
-    parser.add_argument("--trials", type=int, default=8, help="of each search")
+    parser.add_argument("--trials", type=int, default=14, help="of each search")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--space", type=Path, default=ROOT / "docs" / "tutorial.yaml")
@@ -225,15 +241,17 @@ def main() -> int:
         folder.mkdir(parents=True)
         run_dir = folder / "run"
         searches += 1
-        for _ in range(6):
+        search: Search | None = None
+        for _ in range(len(TARGETS)):
             if sum(storm.kills.values()) >= options.kills:
                 break
             target = TARGETS[sum(storm.kills.values()) % len(TARGETS)]
-            search = Search(run_dir, options.space, options.trials)
-            struck = one_round(search, target, chance, storm)
-            search.close()
-            if not struck:
+            if search is None or search.ended:
+                search = Search(run_dir, options.space, options.trials)
+            if not one_round(search, target, chance, storm):
                 break  # it was done before it could be struck
+        if search is not None:
+            search.finish()
         last = Search(run_dir, options.space, options.trials)
         status = last.process.wait()
         counted = shape(run_dir)
