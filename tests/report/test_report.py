@@ -109,7 +109,7 @@ def test_a_thousand_trials_stay_under_two_megabytes(tmp_path: Path) -> None:
 
 def test_a_report_that_cannot_be_written_is_said_in_one_line(tmp_path: Path) -> None:
     path = write_run(tmp_path / "run", baseline())
-    with pytest.raises(InputError, match=r"No such file or directory") as error:
+    with pytest.raises(InputError, match=r"--out: there is no folder") as error:
         write_report(path, "md", tmp_path / "no" / "report.md")
     assert "\n" not in str(error.value)
 

@@ -10,7 +10,7 @@ import pytest
 from autotune.engines.logs import pieces
 from autotune.engines.registry import engine_named
 from autotune.records import FailureKind, Phase
-from tests.simulated.servers import Running, simulated
+from tests.simulated.servers import Running, simulated, until
 from tests.simulated.test_lifecycle import KIMI_ARGS, VLLM, ask
 from tests.simulated.test_time import SPEC
 
@@ -142,4 +142,5 @@ def test_health_checks_and_requests_are_in_the_access_log(tmp_path: Path) -> Non
         assert re.search(
             r'^INFO:     127\.0\.0\.1:\d+ - "GET /health HTTP/1\.1" 200 OK$', server.log, re.M
         )
-        assert '"POST /v1/completions HTTP/1.1" 200 OK' in server.log
+        # Written after the answer, so a client can be here first.
+        until(lambda: '"POST /v1/completions HTTP/1.1" 200 OK' in server.log)
