@@ -75,7 +75,6 @@ async def measure(crashes: int, seed: int) -> dict[str, object]:
         stage = Stage(Path(folder), limit_hours=1.0)
         noticed = sorted([await crash(stage, number, chance) for number in range(crashes)])
         exits = {f: await early_exit(stage, 900 + i, f) for i, f in enumerate(("exit0", "exit1"))}
-    reported = {fault: {"seconds": s, "cause": cause} for fault, (s, cause) in exits.items()}
     return {
         "crashes": crashes,
         "noticed_median_s": round(noticed[len(noticed) // 2], 3),
