@@ -21,6 +21,9 @@ from autotune.yaml_lines import load_yaml
 ENGINES = ("sglang", "vllm", "openai")
 """Names of the engine adapters that an experiment file may use."""
 
+SHIPPED = "shipped"
+"""`workload.prompts` for the corpus that comes with autotune."""
+
 EngineName = Literal["sglang", "vllm", "openai"]
 Scalar = Annotated[Value, BeforeValidator(checks.scalar)]
 Text = Annotated[str, BeforeValidator(checks.text)]
@@ -158,7 +161,7 @@ class Forbid(Section):
 class Workload(Section):
     """What the server is measured with."""
 
-    prompts: str = Field(default="shipped", description="`shipped`, or the path of a JSONL file")
+    prompts: str = Field(default=SHIPPED, description="`shipped`, or the path of a JSONL file")
     kinds: list[str] | None = Field(
         default=None, description="kinds of shipped prompts to use; null: all"
     )

@@ -15,8 +15,9 @@ from ray.exceptions import RayError
 
 from autotune.budget import counted_causes
 from autotune.errors import Interrupted, NoFeasibleTrial, NoMachineLeft, StudyError
-from autotune.experiment import Experiment, load_experiment
+from autotune.experiment import SHIPPED, Experiment, load_experiment
 from autotune.opening import Opened, check_machine, choose_run_dir, locked, open_again, open_new
+from autotune.prompts import read_prompts
 from autotune.rundir import RunDir, write_json
 from autotune.sampler import ParetoSampler
 from autotune.seeding import history_of, priors_of
@@ -64,6 +65,7 @@ def search(options: SearchOptions, show: Callable[[Snapshot], None]) -> SearchEn
         NoMachineLeft: Ray or every host was lost.
     """
     experiment = _with_overrides(load_experiment(options.space), options)
+    _with_prompts(experiment)  # a prompt file that cannot be read is said before anything starts
     run, options = _place(options, experiment)
     run.create()
     with locked(run):
@@ -96,6 +98,20 @@ def _sampler(options: SearchOptions, experiment: Experiment) -> ParetoSampler:
     )
 
 
+def _with_prompts(experiment: Experiment) -> Experiment:
+    """The same with the absolute path of its prompt file, which is read now, not in a trial.
+
+    Raises:
+        InputError: it cannot be read, or a line of it is broken.
+    """
+    if experiment.workload.prompts == SHIPPED:
+        return experiment
+    path = Path(expand(experiment.workload.prompts)).absolute()
+    read_prompts(path)
+    workload = experiment.workload.model_copy(update={"prompts": str(path)})
+    return experiment.model_copy(update={"workload": workload})
+
+
 def _with_overrides(experiment: Experiment, options: SearchOptions) -> Experiment:
     changes = {"trials": options.trials, "hours": options.hours}
     given = {name: value for name, value in changes.items() if value is not None}
@@ -110,7 +126,7 @@ async def _conduct(
     slots = await _open_slots(options, opened, host)
     conductor = Conductor(
         run=opened.run,
-        experiment=opened.experiment,
+        experiment=_with_prompts(opened.experiment),
         space=opened.space,
         ledger=opened.ledger,
         slots=list(slots),

@@ -16,7 +16,7 @@ from autotune.clock import Clock, WallClock
 from autotune.dialect import Dialect, find_dialect, probe_request
 from autotune.engines.base import Engine
 from autotune.errors import TrialFailed
-from autotune.experiment import MeasureSettings, Workload
+from autotune.experiment import SHIPPED, MeasureSettings, Workload
 from autotune.journal import Journal
 from autotune.load import LoadStalled, Run, closed_loop
 from autotune.load_processes import closed_loop_in_processes, processes_for
@@ -212,7 +212,7 @@ async def _context(target: Target) -> int | None:
 def _check_context(context: int | None, workload: Workload, phase: Phase) -> None:
     longest = 1 + workload.length_spread
     needed = round(workload.input_tokens * longest) + round(workload.output_tokens * longest)
-    if context is not None and workload.prompts == "shipped" and needed > context:
+    if context is not None and workload.prompts == SHIPPED and needed > context:
         raise failed(
             phase,
             f"the server's context of {context} tokens is shorter than the workload's "

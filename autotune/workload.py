@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autotune.dialect import Dialect, encode
-from autotune.experiment import Workload
+from autotune.experiment import SHIPPED, Workload
 from autotune.prompts import KINDS, Conversation, known_kinds, passages, read_prompts
 from autotune.stream import Request
 from autotune.tokens import TokenCounter
@@ -85,7 +85,7 @@ async def build_prompts(
 
     Raises InputError for a broken prompt file or an unknown kind.
     """
-    if workload.prompts == "shipped":
+    if workload.prompts == SHIPPED:
         bodies = await _shipped(workload, counter, note)
     else:
         bodies = _own(workload, (base_dir or Path()) / workload.prompts)
@@ -97,7 +97,7 @@ async def build_prompts(
         seed=workload.seed,
         nonce_seed=nonce_seed,
         prefix_tokens=workload.shared_prefix_tokens,
-        exact=counter.exact and workload.prompts == "shipped",
+        exact=counter.exact and workload.prompts == SHIPPED,
     )
 
 
