@@ -100,7 +100,8 @@ def search(
         ),
     ] = False,
     from_run: Annotated[
-        list[Path] | None, typer.Option("--from", help="seed with this run's results (repeatable)")
+        list[Path] | None,
+        typer.Option("--from", metavar="RUN", help="seed with this run's results (repeatable)"),
     ] = None,
     address: Annotated[str | None, typer.Option(help="of a Ray cluster; default: here")] = None,
     storage: Annotated[
@@ -309,6 +310,9 @@ def verify(
     ] = None,
     concurrency: Annotated[str, typer.Option(help="levels, comma-separated")] = "1,8",
     model: Annotated[str | None, typer.Option(help="default: the server's first")] = None,
+    tokenizer: Annotated[
+        str | None, typer.Option(help="a tokenizer's folder or name, for tools that need one")
+    ] = None,
     json_: Json = False,
 ) -> None:
     """Measure one running server with autotune and with another tool, side by side.
@@ -317,7 +321,7 @@ def verify(
     """
     from autotune.verify import verify_text, verify_url
 
-    document = verify_url(url, _levels(concurrency), tool=tool, model=model)
+    document = verify_url(url, _levels(concurrency), tool=tool, model=model, tokenizer=tokenizer)
     print(json.dumps(document, indent=1) if json_ else verify_text(document))
 
 
