@@ -130,6 +130,17 @@ def test_nothing_typed_prints_the_help(capsys: pytest.CaptureFixture[str]) -> No
     assert called(capsys)[:2] == called(capsys, "--help")[:2]
 
 
+def test_a_cluster_that_does_not_answer_is_one_line(
+    places: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = str(tmp_path / "run")
+    words = ["search", places["SPACE"], "--simulate", "--run-dir", run, "--address", "127.0.0.1:1"]
+    status, out, err = called(capsys, *words)
+    assert (status, out) == (2, "")
+    assert err.startswith("autotune: --address: 127.0.0.1:1: nothing answers")
+    assert err.count("\n") == 1
+
+
 def test_the_installed_script_reports_a_mistake_without_a_traceback() -> None:
     done = subprocess.run([SCRIPT, "show", "nowhere"], capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
