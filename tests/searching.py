@@ -16,7 +16,8 @@ from typing import Any
 from autotune.leash import PROCESSES_NAME
 from tests.census import Leftovers, wait_until_nothing_is_left
 
-# 6 configurations of one engine; a trial takes about a second of real time.
+# A few configurations of one engine; a trial takes about a second of real time. `fault` makes a
+# configuration one that fails.
 SPACE = """
 name: small
 gpus_per_trial: {gpus}
@@ -27,8 +28,10 @@ engines:
 parameters:
   attention_backend: {{choices: [{backends}], flag: attention-backend}}
   max_running_requests: {{choices: [8, 32, 64], flag: max-running-requests}}
+  fault: {{choices: [{faults}], env: AUTOTUNE_SIM_FAULT}}
 known_good:
-  - {{attention_backend: flashinfer, max_running_requests: 32}}
+  - {{attention_backend: flashinfer, max_running_requests: 32, fault: {first_fault}}}
+{more}
 workload: {{input_tokens: 128, output_tokens: {output_tokens}, peak_concurrency: 16}}
 budget: {{trials: {trials}, consecutive_failures: {consecutive_failures}}}
 confirm: {{finalists: 0, relaunches: 0}}
@@ -37,10 +40,16 @@ stop: {{grace_seconds: 2}}
 DEFAULTS = {
     "gpus": 8,
     "backends": "flashinfer, triton",
+    "faults": "null",
+    "first_fault": "null",
+    "more": "",
     "output_tokens": 32,
     "trials": 3,
     "consecutive_failures": 8,
 }
+
+
+Outcome = dict[str, Any]
 
 
 @dataclass
@@ -57,23 +66,23 @@ class Study:
         """Write the experiment file with some of `DEFAULTS` changed."""
         (self.folder / "small.yaml").write_text(SPACE.format(**DEFAULTS | changes))
 
-    def start(self, *options: str, fault: str = "", **environment: str) -> subprocess.Popen[str]:
-        """`autotune search`, in a session of its own."""
+    def start(self, *options: str, speed: int | None = None) -> subprocess.Popen[str]:
+        """`autotune search`, in a session of its own; `speed` is the simulated servers'."""
         command = [sys.executable, "-m", "autotune", "search", str(self.folder / "small.yaml")]
         return subprocess.Popen(
             [*command, "--simulate", "--run-dir", str(self.run), *options],
-            env={**os.environ, "AUTOTUNE_SIM_FAULT": fault, **environment},
+            env=os.environ | ({"AUTOTUNE_SIM_SPEED": str(speed)} if speed else {}),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,
         )
 
-    def search(self, *options: str, fault: str = "", **environment: str) -> tuple[int, str]:
+    def search(self, *options: str) -> tuple[int, str]:
         """The same to its end: exit status and output."""
-        return ended(self.start(*options, fault=fault, **environment))
+        return ended(self.start(*options))
 
-    def outcomes(self) -> list[dict[str, Any]]:
+    def outcomes(self) -> list[Outcome]:
         """All stored outcomes, in order."""
         paths = sorted(self.run.glob("trials/*/outcome.json"))
         return [json.loads(path.read_text()) for path in paths]
@@ -83,12 +92,12 @@ class Study:
         return [path.parent for path in sorted(self.run.glob(f"trials/*/{PROCESSES_NAME}"))]
 
     def phase(self) -> str:
-        """The newest trial's phase, as `autotune status` would read it."""
+        """The newest trial's phase."""
+        newest = max(self.run.glob("trials/*/timeline.json"), default=None)
         try:
-            state = json.loads((self.run / "status.json").read_text())
-        except (OSError, ValueError):
+            return str(json.loads(newest.read_text())[-1]["phase"]) if newest else ""
+        except ValueError:  # it is being written
             return ""
-        return state["running"][-1]["phase"] if state["running"] else ""
 
     def left(self, seconds: float = 20.0) -> Leftovers:
         """What is left of all trials after at most so long."""
@@ -103,6 +112,14 @@ def ended(process: subprocess.Popen[str], seconds: float = 90.0) -> tuple[int, s
         os.killpg(process.pid, signal.SIGKILL)
         raise
     return process.returncode, output
+
+
+def kill(process: subprocess.Popen[str]) -> None:
+    """SIGKILL to the driver alone."""
+    process.kill()
+    process.wait()
+    assert process.stdout is not None
+    process.stdout.close()
 
 
 def wait_for(what: Callable[[], object], process: subprocess.Popen[str]) -> None:
