@@ -120,7 +120,12 @@ def _eta(study: Conductor) -> float | None:
     confirm = study.experiment.confirm
     confirmed = sum(1 for o in study.outcomes if o.purpose == "finalist")
     trials_left = max(study.experiment.budget.trials - len(searched(study.outcomes)), 0)
-    confirmations_left = max((confirm.finalists + 1) * confirm.relaunches - confirmed, 0)
+    finalists = confirm.finalists
+    if not trials_left:  # before that the front may still grow
+        members = {point.number for point in front_of(points_of(study.outcomes))}
+        members -= {o.number for o in study.outcomes if o.purpose == "baseline"}
+        finalists = min(finalists, len(members))
+    confirmations_left = max((finalists + 1) * confirm.relaunches - confirmed, 0)
     in_flight = sum(r.progress.total_seconds for r in study.running.values() if r.progress)
     seconds = (trials_left + confirmations_left) * usual - in_flight
     return max(seconds, 0.0) / max(len(study.slots), 1)
