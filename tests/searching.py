@@ -91,6 +91,10 @@ class Study:
         """The folders of the trials whose server was started, in order."""
         return [path.parent for path in sorted(self.run.glob(f"trials/*/{PROCESSES_NAME}"))]
 
+    def has_launched(self, count: int) -> bool:
+        """Whether so many servers were started."""
+        return len(self.launched()) >= count
+
     def phase(self) -> str:
         """The newest trial's phase."""
         newest = max(self.run.glob("trials/*/timeline.json"), default=None)

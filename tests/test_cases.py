@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import time
+from functools import partial
 from pathlib import Path
 
 import optuna
@@ -125,7 +126,7 @@ def test_a_stopped_search_cleans_up_and_the_stopped_trial_is_asked_again(study: 
     resume: tuple[str, ...] = ()
     for stops, signals in enumerate([(signal.SIGINT,), (signal.SIGINT,) * 2, (signal.SIGTERM,)]):
         search = study.start(*resume, speed=30)
-        wait_for(lambda count=stops: len(study.launched()) > count, search)
+        wait_for(partial(study.has_launched, stops + 1), search)
         for number in signals:
             time.sleep(0.3)
             os.kill(search.pid, number)

@@ -247,6 +247,19 @@ async def test_a_server_that_never_answers_stalls(stage: Stage) -> None:
     assert (failure.kind, failure.phase) == (K.STALLED, Phase.READY)
 
 
+@pytest.mark.parametrize("fault", ["fail_requests:1", "no_tokens"])
+async def test_a_server_that_answers_every_probe_with_an_error_is_given_up(
+    stage: Stage, fault: str
+) -> None:
+    """The probes' own lines in its log are no progress: it would be waited for until the limit."""
+    stage.limit_hours = 100.0
+    failure = await failure_of(stage, stage.launch(fault))
+    assert failure.phase is Phase.READY
+    assert failure.kind in (K.REQUESTS_FAILED, K.STALLED)
+    if fault == "fail_requests:1":
+        assert "no request is answered: HTTP 500" in failure.cause
+
+
 async def test_the_limit_ends_a_start_that_still_makes_progress(stage: Stage) -> None:
     stage.limit_hours = 0.05
     failure = await failure_of(stage, stage.launch())
