@@ -16,10 +16,9 @@ import sqlalchemy
 from optuna.storages import BaseStorage, RDBStorage
 
 from autotune.errors import InputError
-from autotune.masking import MASK
 from autotune.notes import study_note, trial_note
 from autotune.rundir import Run, RunDir, read_run
-from autotune.storage import open_storage, storage_url
+from autotune.storage import open_storage, stored_storage, study_url
 
 LOOPBACK = "127.0.0.1"
 _ARTIFACTS = ("server.log", "timeline.json", "launch.sh", "outcome.json")
@@ -76,28 +75,6 @@ class _Quiet(WSGIRequestHandler):
         del format, args
 
 
-def study_url(path: Path) -> str:
-    """The storage URL of a run, as it was searched with.
-
-    A run directory that was moved takes its own database along.
-
-    Raises:
-        InputError: there is no study, or the URL was stored without its password.
-    """
-    database = RunDir(path).study_db
-    if database.exists():
-        return storage_url(None, database)
-    url = str(_stored(path).get("url", ""))
-    if not url or url.endswith(f"/{database.name}"):
-        raise InputError("has no study yet", file=path)
-    if MASK in url:
-        raise InputError(
-            f"the study is kept in {url}, whose password was not stored; give the whole URL",
-            field="--storage",
-        )
-    return url
-
-
 def prepare(run: Run, storage: BaseStorage, artifacts: Path) -> None:
     """Write a note for the study and each trial, and attach each trial's files; repeatable.
 
@@ -107,7 +84,7 @@ def prepare(run: Run, storage: BaseStorage, artifacts: Path) -> None:
         InputError: the storage does not hold this run's study.
     """
     try:
-        study = optuna.load_study(study_name=_stored(run.path).get("study"), storage=storage)
+        study = optuna.load_study(study_name=stored_storage(run.path).get("study"), storage=storage)
     except (KeyError, ValueError) as error:
         raise InputError("the storage does not hold this run's study", file=run.path) from error
     ids = {trial.number: trial._trial_id for trial in study.get_trials(deepcopy=False)}
@@ -171,9 +148,3 @@ def _write(storage: BaseStorage, study_id: int, attributes: Mapping[str, Any]) -
         delete = sqlalchemy.delete(_ATTRIBUTES).where(*old)
         connection.execute(delete, [{"old": key} for key in attributes])
         connection.execute(sqlalchemy.insert(_ATTRIBUTES), rows)
-
-
-def _stored(path: Path) -> dict[str, Any]:
-    stored = path / "storage.json"
-    document: dict[str, Any] = json.loads(stored.read_text()) if stored.exists() else {}
-    return document

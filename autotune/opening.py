@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import optuna
-import yaml
 from optuna.trial import FrozenTrial, TrialState
 
 from autotune import masking
@@ -24,7 +23,7 @@ from autotune.ledger import Ledger, copy_study, open_study
 from autotune.records import Outcome
 from autotune.rundir import RunDir, read_run, write_json, write_text
 from autotune.space import Space, space_changes
-from autotune.storage import open_storage, storage_url
+from autotune.storage import open_storage, remember, storage_url, stored_storage, study_url
 from autotune.trial import write_outcome
 
 
@@ -96,9 +95,7 @@ def open_new(
             field="--storage",
         )
     write_text(run.experiment_yaml, _masked(text, experiment))
-    write_json(
-        run.path / "storage.json", {"url": masking.mask_text(url), "study": study.study_name}
-    )
+    remember(run.path, url, study.study_name)
     ledger = Ledger(study, space)
     for index, params in enumerate(space.known_good):
         ledger.plan(params, "baseline" if index == 0 else "known_good")
@@ -129,15 +126,15 @@ def open_again(
             file=run.path,
         )
     space = Space(experiment)
-    url = storage_url(storage, run.study_db)
-    name = _stored_study_name(run) or experiment.name
+    url = storage or study_url(run.path)
+    name = stored_storage(run.path).get("study") or experiment.name
     study = open_study(open_storage(url), name, sampler)
-    if changes.compatible:
+    if Space(old).distributions != space.distributions:
         _reconcile(Opened(run, old, Space(old), Ledger(study, Space(old))))
         study = _study_for_changed_space(study, space, sampler)
+        remember(run.path, url, study.study_name)
+    if changes.compatible:
         write_text(run.experiment_yaml, _masked(text, experiment))
-        stored = {"url": masking.mask_text(url), "study": study.study_name}
-        write_json(run.path / "storage.json", stored)
     opened = Opened(run, experiment, space, Ledger(study, space))
     _reconcile(opened)
     return opened
@@ -167,13 +164,6 @@ def _masked(text: str, experiment: Experiment) -> str:
         for secret in masking.secrets_of(section.command, section.env)
     ]
     return masking.mask_text(text, secrets)
-
-
-def _stored_study_name(run: RunDir) -> str | None:
-    path = run.path / "storage.json"
-    if not path.exists():
-        return None
-    return str(yaml.safe_load(path.read_text())["study"])
 
 
 def _study_for_changed_space(

@@ -16,13 +16,13 @@ from typing import Any
 import optuna
 import pytest
 
-from autotune.dashboard import prepare, study_url
+from autotune.dashboard import prepare
 from autotune.errors import InputError
 from autotune.experiment import load_experiment
 from autotune.records import OBJECTIVES
 from autotune.rundir import RunDir, read_run, write_json
 from autotune.space import Space
-from autotune.storage import open_storage, storage_url
+from autotune.storage import open_storage, storage_url, study_url
 from tests.runs import study, write_run
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
