@@ -10,7 +10,14 @@ from collections.abc import Mapping
 
 from autotune.records import Failure, FailureKind, Measurement, Phase
 
-_SMALLER_IS_BETTER = ("_ms", "_bytes", "_failed_requests", "retractions", "queued_requests_mean")
+_SMALLER_IS_BETTER = (
+    "_ms",
+    "_us_per_token",
+    "_bytes",
+    "_failed_requests",
+    "retractions",
+    "queued_requests_mean",
+)
 
 
 def is_upper_limit(figure: str) -> bool:

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from autotune import expressions
 from autotune.errors import InputError
 from autotune.front import Point, front_of, knee_of
+from autotune.limits import is_upper_limit
 from autotune.records import FIGURES, OBJECTIVES, PEAK, SINGLE
 from autotune.rundir import Run
 
 PICKS = ("single", "peak", "knee")
 _SHORT = {"single": SINGLE, "peak": PEAK}
-_FEWER_IS_BETTER = ("_ms", "_us_per_token", "_bytes", "retractions", "_failed_requests")
 
 
 def choose(
@@ -70,7 +70,7 @@ def _by_rule(run: Run, best: str, where: str | None) -> int:
     ]
     if not fitting:
         raise InputError(_nothing_fits(run, name, where), field="--where" if where else "--max")
-    sign = -1 if name.endswith(_FEWER_IS_BETTER) else 1
+    sign = -1 if is_upper_limit(name) else 1
     return max(fitting, key=lambda point: sign * figures_of(run, point)[name]).number
 
 
