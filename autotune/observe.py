@@ -11,6 +11,7 @@ import httpx
 
 from autotune.clock import Clock, WallClock
 from autotune.engines.base import Engine, ServingSample
+from autotune.gauges import believed
 
 _PERIOD_SECONDS = 1.0
 _SIMULATED_PERIODS_SECONDS = (0.004, 0.1)  # of the host's time: a simulated load may be over soon
@@ -81,8 +82,11 @@ class Observation:
 
 
 def capacity_warning(figures: dict[str, float], concurrency: int) -> str | None:
-    """'128 asked, 107 ran', if the server did not run what was kept in flight."""
-    most = figures.get("running_requests_max")
+    """'128 asked, 107 ran', if the server did not run what was kept in flight.
+
+    Nothing is said where the client saw more requests decode than the gauge shows.
+    """
+    most = believed("running_requests_max", figures, figures.get("peak_window_tok_s"))
     if most is None or most >= _NEARLY_ALL * concurrency - 1:
         return None
     return (

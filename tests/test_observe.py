@@ -28,6 +28,13 @@ def test_a_server_that_runs_less_than_it_is_asked_says_what_limits_it(
     assert with_cause(warning, figures).endswith(cause)
 
 
+def test_a_gauge_that_the_client_contradicts_is_no_reason_to_warn() -> None:
+    """1,077 tok/s at 83 ms a token are 89 requests that decode, whatever the gauge shows."""
+    figures = {"running_requests_max": 3.0, "peak_window_tok_s": 1077.0, "p50_tpot_ms": 83.0}
+    assert capacity_warning(figures, 128) is None
+    assert capacity_warning(figures | {"running_requests_max": 80.0}, 128) is not None
+
+
 def test_other_warnings_stay_as_they_are() -> None:
     figures = {"running_requests_max": 31.0, "max_running_requests": 32.0}
     assert with_cause("2 of 64 requests failed", figures) == "2 of 64 requests failed"

@@ -15,12 +15,12 @@ from autotune.explain.finding import (
     speculates,
     unknown,
 )
-from autotune.records import PEAK
 
 NEARLY_ALL = 0.97  # a few requests are outside the engine at any moment
 KV_FULL = 0.9
-SOUND = 0.6  # a gauge is read about once a second: it may miss the moments of most requests
 _LIMITS = ("max_running_requests", "max_num_seqs")
+_RANKS = ("dp_size", "data_parallel_size")
+_MORE_KV = "a larger memory fraction, an 8-bit KV cache, no draft model, a shorter context"
 _GRAPH_LIMITS = (
     "cuda_graph_max_bs_decode",
     "cuda_graph_max_bs",
@@ -34,34 +34,18 @@ _GRAPH_LIMITS = (
 
 def concurrency_limit(case: Case) -> Iterator[Finding]:
     """Whether all requests ran at once, and if not, what they waited for."""
-    sent, most = case.concurrency, _most_running(case)
+    sent, most = case.concurrency, case.gauge("running_requests_max")
     limit = case.figure("max_running_requests")
     if sent is None:
         return
     if limit is not None and limit < NEARLY_ALL * sent:
         yield _max_running(case, sent, limit)
     elif most is None:
-        yield unknown(
-            "running_requests",
-            f"Not known how many of the {sent} requests ran at once: the server does not say, or "
-            "its gauge contradicts the tokens that came.",
-        )
+        yield _without_gauge(case, sent)
     elif most < NEARLY_ALL * sent - 1:
         yield _kv_or_unknown(case, sent, most)
     elif case.figure("retractions"):
         yield _retracted(case, sent)
-
-
-def _most_running(case: Case) -> float | None:
-    """The server's own gauge, unless the client's figures contradict it.
-
-    By Little's law tokens per second times seconds per token are the requests that decode.
-    """
-    most, tpot = case.figure("running_requests_max"), case.figure("p50_tpot_ms")
-    peak = (case.trial.values or {}).get(PEAK)
-    if most is None or tpot is None or peak is None:
-        return most
-    return most if most >= SOUND * peak * tpot / 1000 else None
 
 
 def _max_running(case: Case, sent: int, limit: float) -> Finding:
@@ -87,13 +71,33 @@ def _why_limited(case: Case, limit: float) -> str:
     return ""
 
 
+def _without_gauge(case: Case, sent: int) -> Finding:
+    """What does not depend on when the server was looked at settles it, or nothing does."""
+    if case.figure("retractions") or _kv_ran_full(case, sent):
+        return _retracted(case, sent)
+    if _kv_cannot_hold(case, sent):
+        return cause(
+            "kv_too_small",
+            f"{sent} requests were sent, and the KV cache cannot hold them all"
+            f"{_kv_text(case, sent)}.",
+            _MORE_KV,
+            peak_concurrency=sent,
+            **_kv_figures(case),
+        )
+    return unknown(
+        "running_requests",
+        f"Not known how many of the {sent} requests ran at once: the server does not say, or "
+        "its gauge contradicts the tokens that came.",
+    )
+
+
 def _kv_or_unknown(case: Case, sent: int, most: float) -> Finding:
     text = f"{sent} requests were sent, {most:.0f} ran at most"
     if _kv_is_short(case, sent):
         return cause(
             "kv_too_small",
             f"{text}: the KV cache is too small{_kv_text(case, sent)}.",
-            "a larger memory fraction, an 8-bit KV cache, no draft model, a shorter context",
+            _MORE_KV,
             running_requests_max=most,
             peak_concurrency=sent,
             **_kv_figures(case),
@@ -118,7 +122,7 @@ def _retracted(case: Case, sent: int) -> Finding:
 
 
 def _kv_is_short(case: Case, sent: int) -> bool:
-    tokens, needed = case.figure("kv_tokens"), _tokens_needed(case, sent)
+    tokens, needed = _kv_tokens(case), _tokens_needed(case, sent)
     return (
         (tokens is not None and needed is not None and tokens < needed)
         or (case.figure("kv_usage_max") or 0.0) >= KV_FULL
@@ -126,9 +130,41 @@ def _kv_is_short(case: Case, sent: int) -> bool:
     )
 
 
-def _tokens_needed(case: Case, sent: int) -> float | None:
+def _kv_cannot_hold(case: Case, sent: int) -> bool:
+    """Whether the KV cache is below what all requests take at least, on average.
+
+    Requests that run all the time are half answered on average. Answers that the model may end
+    early count as nothing.
+    """
+    early = any("ignore_eos" in warning for warning in case.trial.warnings)
+    tokens, needed = _kv_tokens(case), _tokens_needed(case, sent, 0.0 if early else 0.5)
+    return tokens is not None and needed is not None and tokens < needed
+
+
+def _kv_ran_full(case: Case, sent: int) -> bool:
+    """Whether the KV cache was seen full though it is not large enough for all whole answers."""
+    tokens, needed = _kv_tokens(case), _tokens_needed(case, sent)
+    enough = tokens is not None and needed is not None and tokens >= needed
+    return not enough and (case.figure("kv_usage_max") or 0.0) >= KV_FULL
+
+
+def _kv_tokens(case: Case) -> float | None:
+    """What the KV cache holds; engines give it for one data-parallel rank."""
+    tokens = case.figure("kv_tokens")
+    ranks = number_of(setting(case.trial, *_RANKS)) or 1.0
+    return tokens * ranks if tokens is not None else None
+
+
+def _tokens_needed(case: Case, sent: int, answered: float = 1.0) -> float | None:
+    """KV tokens of all requests with that share of each answer; a shared prefix counts once.
+
+    None if it is not known: the user's own prompts have lengths of their own.
+    """
     prompt, answer = case.workload("input_tokens"), case.workload("output_tokens")
-    return sent * (prompt + answer) if prompt is not None and answer is not None else None
+    if prompt is None or answer is None or case.own_prompts:
+        return None
+    shared = case.workload("shared_prefix_tokens") or 0.0
+    return shared + sent * (prompt - shared + answered * answer)
 
 
 def _kv_figures(case: Case) -> dict[str, float | None]:
@@ -137,7 +173,7 @@ def _kv_figures(case: Case) -> dict[str, float | None]:
 
 
 def _kv_text(case: Case, sent: int) -> str:
-    tokens, needed = case.figure("kv_tokens"), _tokens_needed(case, sent)
+    tokens, needed = _kv_tokens(case), _tokens_needed(case, sent)
     usage, retractions = case.figure("kv_usage_max"), case.figure("retractions")
     parts = [
         f"it holds {tokens:,.0f} tokens" if tokens is not None else "",
@@ -156,7 +192,7 @@ def graph_batch_limit(case: Case) -> Iterator[Finding]:
     if peak is None or peak >= GRAPH or (alone is not None and alone <= EAGER):
         return
     limit = number_of(setting(case.trial, *_GRAPH_LIMITS))
-    running = case.figure("running_requests_mean") or case.concurrency
+    running = case.gauge("running_requests_mean") or case.decoding or case.concurrency
     captured = ""
     if limit is not None and running is not None and limit < running:
         captured = f": the largest captured batch is {limit:.0f}, {running:.0f} requests ran"

@@ -12,9 +12,11 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from autotune.experiment import SHIPPED
 from autotune.export.command import flag_and_values, grouped
 from autotune.front import is_measured
-from autotune.records import Outcome
+from autotune.gauges import believed, decoding_requests
+from autotune.records import PEAK, Outcome
 from autotune.rundir import Run
 from autotune.verdict import Change, differences
 
@@ -55,11 +57,29 @@ class Case:
     def figure(self, name: str) -> float | None:
         return self.trial.figures.get(name)
 
+    def gauge(self, name: str) -> float | None:
+        """A gauge of running requests, unless the client's figures contradict it."""
+        return believed(name, self.trial.figures, self._peak)
+
+    @property
+    def decoding(self) -> float | None:
+        """Requests that decode at peak on average, by the client's figures alone."""
+        return decoding_requests(self.trial.figures, self._peak)
+
+    @property
+    def _peak(self) -> float | None:
+        return (self.trial.values or {}).get(PEAK)
+
     @property
     def concurrency(self) -> int | None:
         """Requests that the client kept in flight at peak."""
         value = self.figure("peak_concurrency") or self.workload("peak_concurrency")
         return int(value) if value else None
+
+    @property
+    def own_prompts(self) -> bool:
+        """Whether the prompts are the user's: `input_tokens` says nothing of them."""
+        return (self.run.experiment.get("workload") or {}).get("prompts", SHIPPED) != SHIPPED
 
     def workload(self, name: str) -> float | None:
         value = (self.run.experiment.get("workload") or {}).get(name)

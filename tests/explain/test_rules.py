@@ -52,8 +52,9 @@ def healthy(**changes: float) -> dict[str, float]:
     return {name: value for name, value in (HEALTHY | changes).items() if value >= 0}
 
 
-def run_of(tmp_path: Path, *outcomes: Outcome) -> Run:
-    return read_run(write_run(tmp_path / "run", *outcomes, experiment=SPECULATIVE))
+def run_of(tmp_path: Path, *outcomes: Outcome, **workload: Any) -> Run:
+    experiment = SPECULATIVE | {"workload": SPECULATIVE["workload"] | workload}
+    return read_run(write_run(tmp_path / "run", *outcomes, experiment=experiment))
 
 
 def base(**fields: Any) -> Outcome:
@@ -162,6 +163,64 @@ def test_a_small_kv_cache_is_named_with_what_it_holds(tmp_path: Path) -> None:
     assert "31 requests were put back" in statement
 
 
+NO_GAUGE = [{"running_requests_max": -1.0}, {"running_requests_max": 3.0, "p50_tpot_ms": 83.0}]
+no_gauge = pytest.mark.parametrize("gauge", NO_GAUGE, ids=["absent", "contradicted"])
+
+
+@no_gauge
+@pytest.mark.parametrize(
+    ("evidence", "words"),
+    [
+        # 128 x (1,024 + 128): what all take on average is 147,456.
+        ({"kv_tokens": 147_000.0}, "cannot hold them all (it holds 147,000 tokens, 163,840"),
+        ({"retractions": 31.0}, "31 requests were put back"),
+        ({"kv_tokens": 150_000.0, "kv_usage_max": 0.99}, "up to 99% of it was used"),
+    ],
+)
+def test_a_small_kv_cache_is_named_without_a_gauge_to_believe(
+    tmp_path: Path, gauge: dict[str, float], evidence: dict[str, float], words: str
+) -> None:
+    trial = measured(1, 78, 1077, figures=healthy(**gauge, **evidence))
+    run = run_of(tmp_path, base(), trial)
+    assert words in causes(run, 1)["kv_too_small"].statement
+
+
+@no_gauge
+@pytest.mark.parametrize(
+    "figures",
+    [
+        {"kv_tokens": 148_000.0},  # all may have run: no wave need be at its end at once
+        {"kv_tokens": 165_000.0, "kv_usage_max": 0.95},  # full, and large enough for all
+        {"kv_tokens": -1.0},
+    ],
+)
+def test_what_no_figure_settles_is_not_known(
+    tmp_path: Path, gauge: dict[str, float], figures: dict[str, float]
+) -> None:
+    trial = measured(1, 78, 1077, figures=healthy(**gauge, **figures))
+    run = run_of(tmp_path, base(), trial)
+    assert causes(run, 1) == {}
+    assert named(run, 1, "running_requests").kind == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("workload", "fields"),
+    [
+        ({"prompts": "mine.jsonl"}, {}),  # of lengths that the experiment does not tell
+        ({"shared_prefix_tokens": 512}, {}),
+        ({}, {"warnings": ("ignore_eos has no effect: answers end where the model ends them",)}),
+        ({}, {"effective": {"dp_size": 2}}),  # as much on each of two ranks
+    ],
+    ids=["own prompts", "shared prefix", "early ends", "two ranks"],
+)
+def test_a_kv_cache_that_may_hold_all_requests_is_not_called_small(
+    tmp_path: Path, workload: dict[str, Any], fields: dict[str, Any]
+) -> None:
+    figures = healthy(kv_tokens=140_000.0, running_requests_max=-1.0)
+    run = run_of(tmp_path, base(), measured(1, 82, 1200, figures=figures, **fields), **workload)
+    assert causes(run, 1) == {}
+
+
 def test_a_queue_that_nothing_explains_is_not_known(tmp_path: Path) -> None:
     run = run_of(tmp_path, base(), measured(1, 82, 1200, figures=healthy(running_requests_max=60)))
     assert causes(run, 1) == {}
@@ -181,6 +240,13 @@ def test_graphs_that_end_below_the_concurrency_are_named(tmp_path: Path) -> None
     assert "the largest captured batch is 16, 128 requests ran" in (
         causes(run, 1)["graph_batch_below_concurrency"].statement
     )
+
+
+def test_the_batch_that_ran_is_not_taken_from_a_gauge_that_is_contradicted(tmp_path: Path) -> None:
+    figures = healthy(peak_decode_graph_share=0.02, running_requests_mean=3.0, p50_tpot_ms=83.0)
+    outcome = measured(1, 78, 1077, figures=figures, effective={"cuda_graph_max_bs_decode": 16})
+    finding = causes(run_of(tmp_path, base(), outcome), 1)["graph_batch_below_concurrency"]
+    assert "the largest captured batch is 16, 89 requests ran" in finding.statement
 
 
 def test_the_collective_s_settings_are_judged_by_a_trial_that_differs_in_nothing_else(
