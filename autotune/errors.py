@@ -5,7 +5,8 @@ AutotuneError
 ├── StudyError            stops the whole study
 │   ├── MachineNotClean   processes, ports or GPU memory were left behind; exit status 3
 │   ├── NoFeasibleTrial   not one trial could be measured; exit status 1
-│   └── NoMachineLeft     Ray or every host was lost; --resume continues; exit status 4
+│   ├── NoMachineLeft     Ray or every host was lost; --resume continues; exit status 4
+│   └── StorageLost       the study's database or journal failed; --resume continues; exit status 4
 ├── Interrupted           the user asked to stop; exit status 130
 └── TrialError            one trial could not be measured; the study goes on
     ├── TrialFailed       the configuration's fault: becomes an `infeasible` outcome
@@ -62,6 +63,12 @@ class NoFeasibleTrial(StudyError):
 
 class NoMachineLeft(StudyError):
     """Ray's daemon died, or every host was lost: nothing is wrong with the study itself."""
+
+    exit_status = 4
+
+
+class StorageLost(StudyError):
+    """The study's storage failed while the study ran; what was measured is in the run directory."""
 
     exit_status = 4
 

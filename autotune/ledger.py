@@ -224,15 +224,23 @@ def _attributes(outcome: Outcome) -> dict[str, Any]:
 
 
 def open_study(
-    storage: optuna.storages.BaseStorage, name: str, sampler: optuna.samplers.BaseSampler
+    storage: optuna.storages.BaseStorage,
+    name: str,
+    sampler: optuna.samplers.BaseSampler,
+    *,
+    new: bool = False,
 ) -> optuna.Study:
-    """Create the two-objective study, or load it if the storage has it."""
+    """Create the two-objective study, or load it if the storage has it.
+
+    Raises:
+        DuplicatedStudyError: the storage has it, and `new` asks for one that nobody else writes.
+    """
     study = optuna.create_study(
         storage=storage,
         study_name=name,
         sampler=sampler,
         directions=[StudyDirection.MAXIMIZE, StudyDirection.MAXIMIZE],
-        load_if_exists=True,
+        load_if_exists=not new,
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
@@ -247,8 +255,13 @@ def copy_study(
 
     Numbers are kept. A trial whose parameters the new space no longer has becomes a FAIL
     without parameters; what waits to be asked waits on, if the new space can express it.
+
+    Raises:
+        DuplicatedStudyError: the storage has a study of that name.
     """
-    new = open_study(old._storage, name, sampler)
+    new = open_study(old._storage, name, sampler, new=True)
+    for key, value in old.user_attrs.items():
+        new.set_user_attr(key, value)
     for trial in old.get_trials(deepcopy=False):
         if trial.state is not TrialState.WAITING:
             new.add_trial(_moved(trial, space))

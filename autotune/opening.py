@@ -9,9 +9,11 @@ import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 
 import optuna
+from optuna.exceptions import DuplicatedStudyError
 from optuna.trial import FrozenTrial, TrialState
 
 from autotune import masking
@@ -19,11 +21,12 @@ from autotune.errors import InputError
 from autotune.experiment import Experiment
 from autotune.fingerprint import Fingerprint
 from autotune.leash import end_leftovers
-from autotune.ledger import Ledger, copy_study, open_study
+from autotune.ledger import Ledger, copy_study
+from autotune.ownership import create_own, find_own
 from autotune.records import Outcome
 from autotune.rundir import RunDir, read_run, write_json, write_text
 from autotune.space import Space, space_changes
-from autotune.storage import open_storage, remember, storage_url, stored_storage, study_url
+from autotune.storage import remember, storage_url
 from autotune.trial import write_outcome
 
 
@@ -86,20 +89,16 @@ def open_new(
     `text` is the experiment file as the user wrote it; it is stored with its secrets masked.
     """
     space = Space(experiment)
-    url = storage_url(storage, run.study_db)
-    study = open_study(open_storage(url), experiment.name, sampler)
-    if study.get_trials(deepcopy=False):
-        raise InputError(
-            f"already holds a study named {experiment.name}; --resume continues it in its run "
-            "directory, another `name:` in the experiment starts another",
-            field="--storage",
-        )
+    study = create_own(run, storage_url(storage, run.study_db), experiment.name, sampler)
     write_text(run.experiment_yaml, _masked(text, experiment))
-    remember(run.path, url, study.study_name)
-    ledger = Ledger(study, space)
-    for index, params in enumerate(space.known_good):
-        ledger.plan(params, "baseline" if index == 0 else "known_good")
-    return Opened(run, experiment, space, ledger)
+    opened = Opened(run, experiment, space, Ledger(study, space))
+    _plan_known_good(opened)
+    return opened
+
+
+def _plan_known_good(opened: Opened) -> None:
+    for index, params in enumerate(opened.space.known_good):
+        opened.ledger.plan(params, "baseline" if index == 0 else "known_good")
 
 
 def open_again(
@@ -126,16 +125,16 @@ def open_again(
             file=run.path,
         )
     space = Space(experiment)
-    url = storage or study_url(run.path)
-    name = stored_storage(run.path).get("study") or experiment.name
-    study = open_study(open_storage(url), name, sampler)
+    study = find_own(run, storage, experiment.name, sampler)
     if Space(old).distributions != space.distributions:
         _reconcile(Opened(run, old, Space(old), Ledger(study, Space(old))))
         study = _study_for_changed_space(study, space, sampler)
-        remember(run.path, url, study.study_name)
+        remember(run.path, study=study.study_name)
     if changes.compatible:
         write_text(run.experiment_yaml, _masked(text, experiment))
     opened = Opened(run, experiment, space, Ledger(study, space))
+    if not study.get_trials(deepcopy=False):  # the first driver died before it planned anything
+        _plan_known_good(opened)
     _reconcile(opened)
     return opened
 
@@ -170,8 +169,11 @@ def _study_for_changed_space(
     study: optuna.Study, space: Space, sampler: optuna.samplers.BaseSampler
 ) -> optuna.Study:
     """Optuna fixes the choices of a category for good, so a changed space needs a new study."""
-    base, _, count = study.study_name.partition("@")
-    return copy_study(study, f"{base}@{int(count or 1) + 1}", space, sampler)
+    base, _, number = study.study_name.partition("@")
+    for next_one in count(int(number or 1) + 1):
+        with contextlib.suppress(DuplicatedStudyError):  # of a driver that died as it copied
+            return copy_study(study, f"{base}@{next_one}", space, sampler)
+    raise AssertionError("unreachable")
 
 
 def _reconcile(opened: Opened) -> None:

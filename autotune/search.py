@@ -23,6 +23,7 @@ from autotune.sampler import ParetoSampler
 from autotune.seeding import history_of, priors_of
 from autotune.snapshot import Snapshot, snapshot
 from autotune.space import Space
+from autotune.storage import loss_explained
 from autotune.study import INTERRUPTED, TICK_SECONDS, Conductor
 from autotune.templates import expand
 from autotune.workers import Slot, open_slots, ray_has_died, refuse_mixed, start_ray
@@ -63,6 +64,7 @@ def search(options: SearchOptions, show: Callable[[Snapshot], None]) -> SearchEn
         MachineNotClean: a trial left something behind.
         NoFeasibleTrial: not one configuration could be measured.
         NoMachineLeft: Ray or every host was lost.
+        StorageLost: the study's database or journal failed.
     """
     experiment = _with_overrides(load_experiment(options.space), options)
     _with_prompts(experiment)  # a prompt file that cannot be read is said before anything starts
@@ -72,7 +74,8 @@ def search(options: SearchOptions, show: Callable[[Snapshot], None]) -> SearchEn
         opener = open_again if options.resume else open_new
         text = options.space.read_text(encoding="utf-8")
         sampler = _sampler(options, experiment)
-        opened = opener(run, experiment, text, options.storage, sampler)
+        with loss_explained():
+            opened = opener(run, experiment, text, options.storage, sampler)
         return asyncio.run(_conduct(options, opened, show))
 
 
@@ -138,7 +141,8 @@ async def _conduct(
     _stop_on_signals(conductor)
     reason = "failed"
     try:
-        reason = await conductor.conduct()
+        with loss_explained():
+            reason = await conductor.conduct()
     except StudyError as error:
         reason = str(error)
         raise

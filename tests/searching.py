@@ -133,3 +133,19 @@ def wait_for(what: Callable[[], object], process: subprocess.Popen[str]) -> None
         assert process.poll() is None, process.communicate()[0]
         assert time.monotonic() < end
         time.sleep(0.05)
+
+
+def study_in(folder: Path, trials: int = 2) -> Study:
+    """A study of so many trials, not yet searched."""
+    folder.mkdir(exist_ok=True)
+    study = Study(folder)
+    study.write(trials=trials)
+    return study
+
+
+def only_line(output: str) -> str:
+    """What a command said, without the live lines: one line of `autotune: …`."""
+    lines = [line for line in output.splitlines() if line.startswith("autotune: ")]
+    assert len(lines) == 1, output
+    assert "Traceback" not in output
+    return lines[0]

@@ -76,9 +76,9 @@ def prepared(path: Path) -> Path:
 
 
 @contextmanager
-def served(path: Path) -> Iterator[str]:
+def served(path: Path, *options: str) -> Iterator[str]:
     """The dashboard as a person starts it; yields its address."""
-    command = [sys.executable, "-m", "autotune", "dashboard", str(path), "--port", "0"]
+    command = [sys.executable, "-m", "autotune", "dashboard", str(path), "--port", "0", *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None

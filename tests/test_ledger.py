@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import optuna
-import pytest
 from optuna.trial import TrialState
 
 from autotune.experiment import Experiment
@@ -153,10 +152,3 @@ def test_a_removed_choice_keeps_the_trial_numbers(tmp_path: Path) -> None:
     copied = copy_study(ledger.study, "ledger@2", narrower, ParetoSampler(0, space=narrower))
     assert copied.trials[0].state is TrialState.FAIL
     assert len(copied.trials) == 2
-
-
-def test_a_storage_that_does_not_answer_is_one_clear_line() -> None:
-    from autotune.errors import InputError
-
-    with pytest.raises(InputError, match=r"--storage: cannot be opened: .*use sqlite:///FILE"):
-        open_storage("sqlite:////nowhere/at/all/study.db")
