@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -95,7 +96,7 @@ def searched(
 
     try:
         while not seen():
-            pass
+            time.sleep(0.2)
     finally:
         status, output = ended(driver)
     assert status == 0, output
