@@ -52,6 +52,10 @@ class SimulatedClock:
             self._file.wake = self._sleepers[0] if self._sleepers else math.inf
             self._file.touch()
 
+    def _next(self, now: float) -> float:
+        """When the next sleeper wakes, at the earliest now."""
+        return max(now, self._sleepers[0])
+
     async def _until(self, target: float) -> None:
         moved, last = time.monotonic(), self._file.now
         while (now := self._file.now) < target:
@@ -62,4 +66,5 @@ class SimulatedClock:
                 moved, last = time.monotonic(), self._file.now
             elif time.monotonic() - moved > STANDSTILL_SECONDS:
                 slept = time.monotonic() - started
-                self._file.now = last = last + slept * self._file.speed
+                # Not past the next who wakes, however long the host kept this one asleep.
+                self._file.now = last = min(last + slept * self._file.speed, self._next(last))

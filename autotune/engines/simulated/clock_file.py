@@ -1,9 +1,9 @@
 """The file through which a simulated server and its client share one virtual clock.
 
-Five 8-byte words, mapped by both sides: the server's time (s), the speed (virtual seconds a real
+Six 8-byte words, mapped by both sides: the server's time (s), the speed (virtual seconds a real
 second), the moment the client sleeps until (infinity if it does not), a counter that the client
-moves whenever it looks at the clock, and the number of events it has taken. Aligned words are
-written whole, so no lock.
+moves whenever it looks at the clock, the number of events it has taken, and its thread. Aligned
+words are written whole, so no lock.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ import math
 import mmap
 import os
 import struct
+import threading
 from pathlib import Path
 
-SIZE = 40
+SIZE = 48
 NAME = "simulated.clock"
 DEFAULT_SPEED = 4000.0  # ten minutes of loading in a sixth of a second
 _DOUBLE, _COUNT = struct.Struct("<d"), struct.Struct("<Q")
@@ -73,10 +74,20 @@ class ClockFile:
         """Events that the client has taken in."""
         return int(_COUNT.unpack_from(self._words, 32)[0])
 
+    @property
+    def client(self) -> int:
+        """The thread that looked last, by its number on this host; 0 if none has."""
+        return int(_COUNT.unpack_from(self._words, 40)[0])
+
     def take(self) -> None:
         """The client has taken one more event."""
         _COUNT.pack_into(self._words, 32, self.taken + 1)
+        self._sign()
 
     def touch(self) -> None:
         """The client is awake."""
         _COUNT.pack_into(self._words, 24, self.touches + 1)
+        self._sign()
+
+    def _sign(self) -> None:
+        _COUNT.pack_into(self._words, 40, threading.get_native_id())

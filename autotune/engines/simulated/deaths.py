@@ -206,6 +206,7 @@ class Undertaker:
             self.fail_streams("Request aborted.")
         self.sim.log.http("Shutting down")
         self.sim.log.http("Application shutdown complete.")
+        self.sim.memory.stay()
         if "orphans" not in self.sim.faults:
             self.sim.tree.kill()
         leave(0)

@@ -133,9 +133,9 @@ def _memory(
 ) -> GpuMemory:
     path = folder / LEDGER_NAME if folder and (folder / LEDGER_NAME).exists() else None
     stays = faults.get("memory_stays")
-    until = time.time() + stays.number if stays and stays.argument else None
+    seconds = stays.number if stays and stays.argument else None
     return GpuMemory(
-        path, visible_gpus(env, tp), env.get("AUTOTUNE_MARK", ""), tree, bool(stays), until
+        path, visible_gpus(env, tp), env.get("AUTOTUNE_MARK", ""), tree, bool(stays), seconds
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,8 +43,12 @@ class GpuMemory:
     mark: str
     tree: Tree
     stays: bool = False
-    stays_until: float | None = None
+    stays_seconds: float | None = None  # after the end; None: for ever
     _held: int = 0
+    _until: float | None = None
+
+    def __post_init__(self) -> None:
+        self._count_from_now()  # should the server be killed, nobody counts from its end
 
     def hold(self, bytes_a_gpu: float, busy_percent: int | None = None) -> None:
         """Every rank holds that much on its GPU."""
@@ -58,7 +63,7 @@ class GpuMemory:
                 "mark": self.mark,
                 "name": rank.title,
                 "leaked": self.stays,
-                "until": self.stays_until,
+                "until": self._until,
             }
             for rank, gpu in zip(self.tree.ranks, self.gpus, strict=False)
         ]
@@ -67,6 +72,16 @@ class GpuMemory:
     def busy(self, percent: int) -> None:
         """How busy the GPUs are."""
         self.hold(self._held, percent)
+
+    def stay(self) -> None:
+        """The server is about to end: what stays held does so for its time from now on."""
+        if self.stays_seconds is not None:
+            self._count_from_now()
+            self.hold(self._held)
+
+    def _count_from_now(self) -> None:
+        if self.stays_seconds is not None:
+            self._until = time.time() + self.stays_seconds
 
     def others(self) -> int:
         """The most bytes that anybody else holds on one of our GPUs."""

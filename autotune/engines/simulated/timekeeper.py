@@ -13,6 +13,7 @@ from autotune.engines.simulated.clock_file import NAME, ClockFile
 SLICE_SECONDS = 0.01  # longest real wait between two updates of the published time
 GRACE_SECONDS = 0.1  # real time a client gets to react; a busy host takes it away for long
 PATIENCE_SECONDS = 1.0  # longest real wait for a client that has events left to take
+STARVED_SECONDS = 10.0  # longest real wait for a client that wants to run and gets no core
 BEHIND_SECONDS = 0.05  # further behind than this, real time is given up rather than caught up
 
 
@@ -96,18 +97,29 @@ class Timekeeper:
         taken = self._taken - self._taken_before
         return 0 < taken < self._sent
 
+    @property
+    def _client_wants_to_run(self) -> bool:
+        """Whether the client's thread has work: it may yet act, however long a busy host keeps
+        it from a core."""
+        thread = self._file.client if self._file else 0
+        try:
+            stat = Path(f"/proc/{thread}/stat").read_bytes() if thread else b""
+        except OSError:
+            return False
+        return stat.rpartition(b") ")[2][:1] in (b"R", b"D")
+
     async def settle(self, arrived: asyncio.Event) -> None:
-        """Wait until a burst of requests has come in: 2 ms without an arrival or a look.
+        """Wait until a burst of requests has come in: 2 ms in which the client did nothing.
 
         While connections stand open that have not asked anything yet, more is expected.
         """
         start = quiet_since = time.monotonic()
         before = self._signs()
-        while time.monotonic() - start < PATIENCE_SECONDS:
+        while self._is_early(start + PATIENCE_SECONDS, start + STARVED_SECONDS):
             arrived.clear()
             await _wait(arrived, 0.002)
             signs, now = self._signs(), time.monotonic()
-            if arrived.is_set() or signs != before:
+            if arrived.is_set() or signs != before or self._client_wants_to_run:
                 before, quiet_since = signs, now
             elif now - quiet_since >= (GRACE_SECONDS if self.expects_more() else 0.0015):
                 return
@@ -121,7 +133,8 @@ class Timekeeper:
         """
         wanted = missing()
         deadline, before = time.monotonic() + self._grace, self._taken
-        while missing() > 0 and time.monotonic() < deadline:
+        starved = deadline + STARVED_SECONDS
+        while missing() > 0 and self._is_early(deadline, starved):
             arrived.clear()
             await _wait(arrived, 0.002)
             taken = self._taken
@@ -133,12 +146,17 @@ class Timekeeper:
         if not came:  # what was not taken by now went to connections that were given up
             self._sent = self._taken - self._taken_before
 
+    def _is_early(self, deadline: float, starved: float) -> bool:
+        """Whether a client may still act: there is time left, or it waits for a core."""
+        now = time.monotonic()
+        return now < deadline or (now < starved and self._client_wants_to_run)
+
     async def hold_for_sleeper(self, arrived: asyncio.Event, until: float) -> None:
         """Stop at every moment before `until` that a client sleeps until; let it act."""
         while self.now <= (wake := self.wake) < until:
             await self.advance(wake - self.now)
             limit = time.monotonic() + GRACE_SECONDS
-            while self.wake == wake and time.monotonic() < limit:
+            while self.wake == wake and self._is_early(limit, limit + STARVED_SECONDS):
                 await asyncio.sleep(0.0005)
             if self.wake == wake:
                 return  # whoever slept is gone
