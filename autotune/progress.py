@@ -35,7 +35,7 @@ class Signs:
     log_bytes: int = 0
     io_bytes: int = 0
     gpu_bytes: int = 0
-    cpu_seconds: float = 0.0
+    cpu_seconds: float = 0.0  # used, or waited for while other processes had the cores
     compilers: tuple[str, ...] = ()
     gpus_busy: bool = False  # all of them, all the time
 
@@ -58,7 +58,11 @@ class Signs:
 
 @dataclass
 class Usage:
-    """Sums over processes that come and go: what an ended process used still counts."""
+    """Sums over processes that come and go: what an ended process used still counts.
+
+    A process that computes on a host that others keep busy is not stalled: the time for which it
+    waits for a core counts as if it had got one.
+    """
 
     _last: dict[int, tuple[int, float]] = field(default_factory=dict)
 
@@ -67,7 +71,8 @@ class Usage:
         compilers = []
         for pid in pids:
             io, cpu = self._last.get(pid, (0, 0.0))
-            self._last[pid] = (max(io, io_bytes(pid)), max(cpu, cpu_seconds(pid)))
+            wanted = cpu_seconds(pid) + waited_seconds(pid)
+            self._last[pid] = (max(io, io_bytes(pid)), max(cpu, wanted))
             if (name := _name(pid)) in _COMPILERS:
                 compilers.append(name)
         io = sum(io for io, _ in self._last.values())
@@ -93,6 +98,17 @@ def cpu_seconds(pid: int) -> float:
         return 0.0
     fields = stat.rpartition(b")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS
+
+
+def waited_seconds(pid: int) -> float:
+    """For how long a process's first thread had work and no core; 0 where the kernel is silent.
+
+    Of the first thread alone: the others are many, and most of them only poll.
+    """
+    try:
+        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0
 
 
 def _name(pid: int) -> str:

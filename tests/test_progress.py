@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -7,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from autotune.progress import Pace, Signs, Usage, all_busy
+from autotune.progress import Pace, Signs, Usage, all_busy, cpu_seconds
+from tests.patience import until
 
 STILL = Signs(at=100.0, log_bytes=10, io_bytes=10, gpu_bytes=10, cpu_seconds=1.0)
 
@@ -48,15 +50,34 @@ def test_what_an_ended_process_used_still_counts() -> None:
     work = "data = open('/dev/zero','rb').read(3_000_000); sum(range(3_000_000)); input()"
     process = subprocess.Popen([sys.executable, "-c", work], stdin=subprocess.PIPE)
     usage = Usage()
-    io, cpu = 0, 0.0
-    for _ in range(200):
+    used: list[tuple[int, float]] = []
+
+    def worked() -> bool:
         io, cpu, _ = usage.read([process.pid])
-        if io > 3_000_000 and cpu > 0.01:
-            break
-        time.sleep(0.02)
+        used.append((io, cpu))
+        return io > 3_000_000 and cpu > 0.01
+
+    until(worked)
     process.communicate(b"\n")
-    assert io > 3_000_000
-    assert usage.read([]) == (io, cpu, ())
+    assert usage.read([]) == (*used[-1], ())
+
+
+def test_who_computes_on_a_crowded_core_is_getting_on() -> None:
+    """Three others share its core: it uses a quarter of it, and wants all of it."""
+    core = {min(os.sched_getaffinity(0))}
+    crowd = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(4)]
+    try:
+        for process in crowd:
+            os.sched_setaffinity(process.pid, core)
+        usage, pids = Usage(), [crowd[0].pid]
+        start, first = time.monotonic(), usage.read(pids)[1]
+        until(lambda: cpu_seconds(pids[0]) > 0.5)
+        wanted = usage.read(pids)[1] - first
+        assert wanted > 0.8 * (time.monotonic() - start)
+    finally:
+        for process in crowd:
+            process.kill()
+            process.wait()
 
 
 def test_a_pace_says_how_fast_and_how_long() -> None:
