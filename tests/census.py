@@ -44,13 +44,13 @@ def in_sessions(sessions: Iterable[int]) -> set[int]:
     }
 
 
-def leftovers(trials: Path, ledger: Path | None = None) -> Leftovers:
-    """What is left of all trials below this folder, reapers included."""
+def leftovers(trials: Path, ledger: Path | None = None, *, reapers: bool = True) -> Leftovers:
+    """What is left of all trials below this folder; `reapers`: those that still see to it too."""
     facts = [json.loads(path.read_text()) for path in trials.rglob(PROCESSES_NAME)]
     pids = in_sessions(fact["server"] for fact in facts)
     for fact in facts:
         pids |= marked(fact["mark"])
-        if "autotune/reaper.py" in process_name(fact["reaper"]):
+        if reapers and "autotune/reaper.py" in process_name(fact["reaper"]):
             pids.add(fact["reaper"])
     ports = [fact["port"] for fact in facts]
     held = {port: owners for port in ports if (owners := port_owners(port) & pids)}

@@ -7,14 +7,14 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from autotune.leash import PROCESSES_NAME
-from tests.census import Leftovers, wait_until_nothing_is_left
+from tests.census import Leftovers, leftovers, wait_until_nothing_is_left
+from tests.patience import PATIENCE_SECONDS, until
 
 # A few configurations of one engine; a trial takes about a second of real time. `fault` makes a
 # configuration one that fails.
@@ -48,6 +48,8 @@ DEFAULTS = {
     "consecutive_failures": 8,
 }
 
+SEARCH_SECONDS = 2 * PATIENCE_SECONDS
+"""A whole search, Ray's start included."""
 
 Outcome = dict[str, Any]
 
@@ -103,12 +105,20 @@ class Study:
         except ValueError:  # it is being written
             return ""
 
-    def left(self, seconds: float = 20.0) -> Leftovers:
-        """What is left of all trials after at most so long."""
-        return wait_until_nothing_is_left(seconds, self.run, self.run / "simulated" / "gpus.json")
+    @property
+    def _ledger(self) -> Path:
+        return self.run / "simulated" / "gpus.json"
+
+    def left(self) -> Leftovers:
+        """What stays of all trials, however long one waits."""
+        return wait_until_nothing_is_left(PATIENCE_SECONDS, self.run, self._ledger)
+
+    def left_at_once(self) -> Leftovers:
+        """The servers, ports and GPU memory that are there now; a reaper may be on its way out."""
+        return leftovers(self.run, self._ledger, reapers=False)
 
 
-def ended(process: subprocess.Popen[str], seconds: float = 90.0) -> tuple[int, str]:
+def ended(process: subprocess.Popen[str], seconds: float = SEARCH_SECONDS) -> tuple[int, str]:
     """Exit status and output of a search, once it ends by itself."""
     try:
         output, _ = process.communicate(timeout=seconds)
@@ -127,12 +137,14 @@ def kill(process: subprocess.Popen[str]) -> None:
 
 
 def wait_for(what: Callable[[], object], process: subprocess.Popen[str]) -> None:
-    """Wait until something is there, for at most a minute of the search's life."""
-    end = time.monotonic() + 60.0
-    while not what():
-        assert process.poll() is None, process.communicate()[0]
-        assert time.monotonic() < end
-        time.sleep(0.05)
+    """Wait until something is there, as long as the search lives."""
+
+    def there() -> object:
+        found = what()
+        assert found or process.poll() is None, process.communicate()[0]
+        return found
+
+    until(there)
 
 
 def study_in(folder: Path, trials: int = 2) -> Study:

@@ -142,7 +142,7 @@ def test_a_cluster_that_does_not_answer_is_one_line(
 
 
 def test_the_installed_script_reports_a_mistake_without_a_traceback() -> None:
-    done = subprocess.run([SCRIPT, "show", "nowhere"], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([SCRIPT, "show", "nowhere"], capture_output=True, text=True)
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr == (
@@ -152,6 +152,6 @@ def test_the_installed_script_reports_a_mistake_without_a_traceback() -> None:
 
 def test_a_reader_of_a_pipe_may_leave(places: dict[str, str]) -> None:
     line = f"{shlex.quote(str(SCRIPT))} show {shlex.quote(places['RUN'])} | head -1"
-    done = subprocess.run(line, shell=True, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(line, shell=True, capture_output=True, text=True)
     assert done.stdout.startswith("synthetic: 3 trials")
     assert done.stderr == ""

@@ -23,6 +23,7 @@ from autotune.records import OBJECTIVES
 from autotune.rundir import RunDir, read_run, write_json
 from autotune.space import Space
 from autotune.storage import open_storage, storage_url, study_url
+from tests.patience import PATIENCE_SECONDS
 from tests.runs import study, write_run
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
@@ -97,7 +98,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def fetched(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=30) as answer:
+    with urllib.request.urlopen(url, timeout=PATIENCE_SECONDS) as answer:
         return str(answer.read().decode())
 
 
@@ -105,7 +106,9 @@ def page(url: str, profile: Path) -> str:
     """What a browser shows at this address, as its final document."""
     assert CHROMIUM is not None
     command = [CHROMIUM, *FLAGS, f"--user-data-dir={profile}", "--dump-dom", url]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120).stdout
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=2 * PATIENCE_SECONDS
+    ).stdout
 
 
 needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="needs chromium")

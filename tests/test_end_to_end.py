@@ -6,11 +6,9 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ import pytest
 import yaml
 
 from autotune import reaper
+from autotune.machine import free_port
 from tests.vllm_cpu import ENGINE
 
 ROOT = Path(__file__).parents[1]
@@ -147,13 +146,6 @@ def test_an_engine_that_never_starts_ends_with_the_causes_counted(tmp_path: Path
 
 
 # -- a real engine --------------------------------------------------------------------------
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
-
-
 def answer(port: int, process: subprocess.Popen[bytes], seconds: float = 240.0) -> str:
     """The served model's first answer, as soon as it gives one."""
     base, deadline = f"http://127.0.0.1:{port}/v1", time.monotonic() + seconds
@@ -167,7 +159,7 @@ def answer(port: int, process: subprocess.Popen[bytes], seconds: float = 240.0) 
             with urllib.request.urlopen(request, timeout=60) as response:
                 text: str = json.load(response)["choices"][0]["text"]
                 return text
-        except (urllib.error.URLError, ConnectionError):
+        except OSError:  # refused, cut off, too slow
             time.sleep(1)
     raise AssertionError(f"no answer; exit status {process.poll()}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -101,10 +102,13 @@ def test_a_phase_that_just_began_has_no_time() -> None:
     assert progress_line(Progress(trial=3, phase=Phase.WARM_UP)) == "trial 3: warm up"
 
 
-def test_a_log_gets_a_line_for_each_trial_that_ended(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_log_gets_a_line_for_each_trial_that_ended(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "_QUIET_SECONDS", math.inf)
     view = PlainView()
     view.show(state(launches=0, trials_done=0, recent=()))
-    for phase in (Phase.LAUNCH, Phase.LOAD, Phase.SINGLE, Phase.PEAK):  # in quick succession
+    for phase in (Phase.LAUNCH, Phase.LOAD, Phase.SINGLE, Phase.PEAK):
         view.show(state(launches=0, running=(Progress(trial=0, phase=phase),)))
     view.show(state(launches=2, recent=("trial 0: 78.2", "trial 1: out_of_memory")))
     view.show(state(launches=2, recent=("trial 0: 78.2", "trial 1: out_of_memory")))

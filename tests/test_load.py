@@ -32,6 +32,7 @@ from tests.odd_server import (
     serving,
     usage,
 )
+from tests.patience import PATIENCE_SECONDS
 
 
 def request(index: int = 0, tokens: int = 4, **fields: Any) -> Request:
@@ -241,7 +242,7 @@ async def test_a_server_that_refuses_everything_is_not_hammered() -> None:
 async def test_when_a_load_stops_requests_without_a_token_are_given_up() -> None:
     async def answer(path: str, body: Body, writer: Writer) -> None:
         if body["max_tokens"] == 5:
-            await asyncio.sleep(60)
+            await asyncio.sleep(3600)
         await good_answer(path, body, writer)
 
     async with serving(answer) as url:
@@ -253,14 +254,14 @@ async def test_when_a_load_stops_requests_without_a_token_are_given_up() -> None
                 clock=WallClock(),
                 more=lambda reply: reply.index < 4,
             ),
-            20,
+            PATIENCE_SECONDS,
         )
     assert [reply.index for reply in run.replies] == [0, 2, 3, 4] and not run.failed
 
 
 async def test_a_load_on_which_nothing_comes_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     async def answer(path: str, body: Body, writer: Writer) -> None:
-        await asyncio.sleep(60)
+        await asyncio.sleep(3600)
 
     monkeypatch.setattr("autotune.load.SILENCE_LIMIT_SECONDS", 0.3)
     async with serving(answer) as url:
@@ -269,10 +270,7 @@ async def test_a_load_on_which_nothing_comes_is_given_up(monkeypatch: pytest.Mon
 
 
 async def test_an_open_loop_sends_at_its_own_rate_whatever_the_server_does() -> None:
-    moments: list[float] = []
-
     async def answer(path: str, body: Body, writer: Writer) -> None:
-        moments.append(asyncio.get_running_loop().time())
         await asyncio.sleep(0.3)  # slower than the requests come
         await good_answer(path, body, writer)
 
@@ -280,7 +278,6 @@ async def test_an_open_loop_sends_at_its_own_rate_whatever_the_server_does() -> 
         run = await open_loop(Endpoint(url), request, 100.0, 60, clock=WallClock(), seed=3)
     assert len(run.ok) == 60
     assert run.concurrency > 10  # they overlap: nobody waited for an answer
-    assert moments[-1] - moments[0] < 10
 
 
 async def test_the_mock_does_what_it_says() -> None:

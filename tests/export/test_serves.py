@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import time
 import urllib.request
@@ -17,9 +16,11 @@ from autotune.engines.registry import engine_named
 from autotune.engines.simulated.adapter import SimulatedEngine, make_host
 from autotune.experiment import load_experiment
 from autotune.export import export
+from autotune.machine import free_port
 from autotune.records import Outcome
 from autotune.rundir import Run, RunDir, read_run
 from autotune.space import Space
+from tests.patience import PATIENCE_SECONDS
 from tests.runs import EXPERIMENT, baseline, measured, write_run
 
 MODEL = "moonshotai/Kimi-K2.5"
@@ -44,22 +45,16 @@ def run_with_real_launch(tmp_path: Path) -> Run:
     return read_run(write_run(place.path, outcome, experiment=experiment))
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def asked(url: str, body: dict[str, object] | None = None) -> dict[str, object]:
     data = json.dumps(body).encode() if body is not None else None
     headers = {"Content-Type": "application/json", "Authorization": "Bearer mine"}
     request = urllib.request.Request(url, data=data, headers=headers)
-    with urllib.request.urlopen(request, timeout=60) as reply:
+    with urllib.request.urlopen(request, timeout=PATIENCE_SECONDS) as reply:
         return dict(json.load(reply))
 
 
 def wait_for(url: str, process: subprocess.Popen[bytes]) -> dict[str, object]:
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while process.poll() is None and time.monotonic() < deadline:
         try:
             return asked(url)

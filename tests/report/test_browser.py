@@ -45,7 +45,7 @@ def opened(file: Path) -> tuple[str, list[str]]:
     flags = ["--headless=new", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr"]
     profile = f"--user-data-dir={file.parent / 'profile'}"
     command = [str(CHROMIUM), *flags, profile, "--virtual-time-budget=5000", "--dump-dom"]
-    done = subprocess.run([*command, f"file://{file}"], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([*command, f"file://{file}"], capture_output=True, text=True)
     console = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
     return done.stdout, console
 

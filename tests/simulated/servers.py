@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,7 +20,9 @@ from autotune.engines.simulated.adapter import make_host
 from autotune.engines.simulated.clock import SimulatedClock
 from autotune.engines.simulated.clock_file import NAME, ClockFile
 from autotune.load import Run, closed_loop
+from autotune.machine import free_port
 from autotune.stream import Endpoint, Request
+from tests.patience import PATIENCE_SECONDS, until
 
 KIMI = "moonshotai/Kimi-K2.5"
 ENTRY = ("-m", "autotune.engines.simulated")
@@ -40,7 +41,8 @@ class Running:
     http: httpx.Client = field(init=False)
 
     def __post_init__(self) -> None:
-        self.http = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", trust_env=False)
+        url = f"http://127.0.0.1:{self.port}"
+        self.http = httpx.Client(base_url=url, trust_env=False, timeout=PATIENCE_SECONDS)
 
     @property
     def log(self) -> str:
@@ -50,8 +52,8 @@ class Running:
     def clock(self) -> SimulatedClock:
         return SimulatedClock(self.trial_dir, self.speed)
 
-    def wait_ready(self, seconds: float = 30.0) -> None:
-        until(lambda: self._health() == 200 or self.process.poll() is not None, seconds)
+    def wait_ready(self) -> None:
+        until(lambda: self._health() == 200 or self.process.poll() is not None)
         assert self.process.poll() is None, self.log[-3000:]
 
     def set_speed(self, speed: float) -> None:
@@ -63,16 +65,17 @@ class Running:
         except httpx.TransportError:
             return None
 
-    def wait(self, seconds: float = 30.0) -> int:
-        return self.process.wait(seconds)
+    def wait(self) -> int:
+        return self.process.wait(PATIENCE_SECONDS)
 
     def tree(self) -> dict[int, str]:
         """Living processes that carry this server's session: pid -> command line."""
         found = {}
         for entry in Path("/proc").iterdir():
             if entry.name.isdigit() and _session(int(entry.name)) == self.process.pid:
-                words = (entry / "cmdline").read_bytes().rstrip(b"\0").replace(b"\0", b" ")
-                found[int(entry.name)] = words.decode()
+                with contextlib.suppress(OSError):  # it has just ended
+                    words = (entry / "cmdline").read_bytes().rstrip(b"\0").replace(b"\0", b" ")
+                    found[int(entry.name)] = words.decode()
         return found
 
     def ledger(self) -> dict[int, int]:
@@ -120,26 +123,12 @@ def single_tok_s(run: Run) -> list[float]:
     return [reply.completion_tokens / reply.e2e_seconds for reply in run.ok]
 
 
-def until(done, seconds: float = 10.0) -> None:  # type: ignore[no-untyped-def]
-    """Wait until `done()`; fail after so many seconds."""
-    end = time.monotonic() + seconds
-    while not done():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.01)
-
-
 def _session(pid: int) -> int | None:
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
     except OSError:
         return None
     return None if fields[0] in (b"Z", b"X") else int(fields[3])
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextmanager
@@ -184,5 +173,6 @@ def simulated(
     finally:
         server.http.close()
         for pid in server.tree():
-            os.kill(pid, signal.SIGKILL)
-        process.wait(10)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        process.wait(PATIENCE_SECONDS)

@@ -12,6 +12,7 @@ import pytest
 from autotune.engines.simulated import sglang_args, vllm_args
 from autotune.engines.simulated.hosts import host_named
 from autotune.engines.simulated.launch_args import Arguments, ResolveError, UsageError
+from tests.patience import PATIENCE_SECONDS
 
 RTX, H200, B200 = (host_named(name) for name in ("8x-rtx-pro-6000", "8x-h200", "8x-b200"))
 KIMI, GLM = "moonshotai/Kimi-K2.5", "zai-org/GLM-5-NVFP4"
@@ -161,7 +162,9 @@ def test_vllm_graph_switches() -> None:
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "autotune.engines.simulated", *words]
-    return subprocess.run(command, capture_output=True, text=True, env={**os.environ}, timeout=20)
+    return subprocess.run(
+        command, capture_output=True, text=True, env={**os.environ}, timeout=PATIENCE_SECONDS
+    )
 
 
 def test_exit_statuses_are_the_engines_own() -> None:

@@ -10,7 +10,8 @@ import pytest
 from autotune.engines.logs import pieces
 from autotune.engines.registry import engine_named
 from autotune.records import FailureKind, Phase
-from tests.simulated.servers import Running, simulated, until
+from tests.patience import until
+from tests.simulated.servers import Running, simulated
 from tests.simulated.test_lifecycle import KIMI_ARGS, VLLM, ask
 from tests.simulated.test_time import SPEC
 
