@@ -104,6 +104,12 @@ def search(
         typer.Option("--from", metavar="RUN", help="seed with this run's results (repeatable)"),
     ] = None,
     address: Annotated[str | None, typer.Option(help="of a Ray cluster; default: here")] = None,
+    allow_mixed: Annotated[
+        bool,
+        typer.Option(
+            "--allow-mixed", help="hosts may differ; each is compared by its own baseline"
+        ),
+    ] = False,
     storage: Annotated[
         str | None, typer.Option(help="postgresql://… or journal:FILE; default: SQLite")
     ] = None,
@@ -128,6 +134,7 @@ def search(
         fork=fork,
         from_runs=tuple(from_run or ()),
         address=address,
+        allow_mixed=allow_mixed,
         storage=storage,
     )
     with live_view(quiet=quiet) as view:

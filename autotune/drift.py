@@ -31,7 +31,14 @@ def drift_of(run: Run) -> tuple[Drift, ...]:
     first = run.outcome(run.baseline) if run.baseline is not None else None
     if first is None or not first.values:
         return ()
-    again = [o for o in run.outcomes if o.repeats == first.number and o.state == "ok" and o.values]
+    again = [
+        o
+        for o in run.outcomes
+        if o.repeats == first.number
+        and o.purpose != "host_baseline"
+        and o.state == "ok"
+        and o.values
+    ]
     return tuple(_drift(first, o) for o in sorted(again, key=lambda outcome: outcome.started_at))
 
 

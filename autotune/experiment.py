@@ -205,6 +205,11 @@ class MeasureSettings(Section):
         description="single_stream_tok_s over whole requests or after TTFT",
     )
     single_requests: int = Field(default=3, ge=1, description="fewest single-stream requests")
+    exclusive_peak: bool = Field(
+        default=True,
+        description="where several trials share a host, one at a time is measured while the "
+        "others load; false: they are measured side by side, and every outcome says so",
+    )
     answer_check: bool = Field(
         default=True, description="refuse a server whose answers differ from the baseline's"
     )

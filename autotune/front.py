@@ -51,7 +51,7 @@ def points_of(outcomes: Sequence[Outcome]) -> tuple[Point, ...]:
     """
     repeats: dict[int, list[Outcome]] = {}
     for outcome in outcomes:
-        if outcome.repeats is not None:
+        if outcome.repeats is not None and outcome.purpose != "host_baseline":
             repeats.setdefault(outcome.repeats, []).append(outcome)
     points = []
     for first in outcomes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from pydantic import Field
@@ -45,6 +46,19 @@ class Holder(Frozen):
 
     def __str__(self) -> str:
         return f"pid {self.pid} ({self.name}) holds {self.bytes / 2**20:,.0f} MiB on GPU {self.gpu}"
+
+
+def numa_node_of(bus_id: str, devices: Path = Path("/sys/bus/pci/devices")) -> int | None:
+    """The NUMA node that a GPU hangs on, None if the host does not say.
+
+    From sysfs: NVML's own NUMA query answers only where GPU memory is a NUMA node itself.
+    `bus_id` is NVML's, e.g. "00000000:3B:00.0"; sysfs has four digits of domain.
+    """
+    domain, _, rest = bus_id.lower().partition(":")
+    with contextlib.suppress(OSError, ValueError):
+        node = int((devices / f"{domain[-4:]}:{rest}" / "numa_node").read_text())
+        return node if node >= 0 else None
+    return None
 
 
 class NvmlReader:
@@ -99,7 +113,7 @@ class NvmlReader:
             throttle_reasons=self._throttling(handle),
             temperature_c=read(nvml.nvmlDeviceGetTemperature, handle, 0),
             ecc=bool(ecc[0]) if (ecc := read(nvml.nvmlDeviceGetEccMode, handle)) else None,
-            numa_node=read(nvml.nvmlDeviceGetNumaNodeId, handle),
+            numa_node=numa_node_of(self._bus_id(handle)),
             peers=self._peers(index, handle),
             nvlink_peers=self._nvlinks(handle),
             bus_id=self._bus_id(handle),

@@ -167,6 +167,7 @@ def _spawn(launch: Launch, grace_seconds: float) -> tuple[int, int]:
         "log": str(launch.trial_dir / LOG_NAME),
         "mark": launch.mark,
         "grace": grace_seconds,
+        "cores": list(launch.cores),
         "temporary_folder": str(temporary),
     }
     order_read, order_write = os.pipe()

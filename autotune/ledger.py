@@ -114,6 +114,27 @@ class Ledger:
                 return None
         return None
 
+    def start(self, params: Mapping[str, Value], purpose: Purpose, repeats: int | None) -> Asked:
+        """Launch this configuration now, whatever else is planned.
+
+        For what belongs to a certain host: the queue would give it to the next that is free.
+        """
+        distributions = fitting_distributions(self._space, params)
+        attrs: dict[str, Any] = {"purpose": purpose, "key": self._space.key(params)}
+        attrs |= {} if repeats is None else {"repeats": repeats}
+        self.study.add_trial(
+            optuna.trial.create_trial(
+                state=TrialState.RUNNING,
+                params=dict(params),
+                distributions=distributions,
+                user_attrs=attrs,
+            )
+        )
+        newest = self.study.get_trials(deepcopy=False)[-1]
+        self._open[newest.number] = Trial(self.study, newest._trial_id)
+        self._running_keys[newest.number] = attrs["key"]
+        return Asked(newest.number, dict(params), attrs["key"], purpose, repeats)
+
     def is_exhausted(self) -> bool:
         """True if the sampler knows that no new configuration is left."""
         exhausted = getattr(self.study.sampler, "exhausted", None)
@@ -147,7 +168,7 @@ class Ledger:
 
     def remember(self, outcome: Outcome) -> None:
         """Know an outcome that the storage already holds (on resume) or was just told."""
-        if outcome.state not in ("ok", "infeasible"):
+        if outcome.state not in ("ok", "infeasible") or outcome.purpose == "host_baseline":
             return
         self._results.setdefault(outcome.key, outcome)
         if outcome.state == "ok" and outcome.values is not None:
@@ -172,7 +193,7 @@ class Ledger:
     def _record(self, trial: Trial, outcome: Outcome) -> None:
         for name, value in _attributes(outcome).items():
             trial.set_user_attr(name, value)
-        if outcome.state in ("lost", "interrupted", "running"):
+        if outcome.state in ("lost", "interrupted", "running") or _says_nothing(outcome):
             self.study.tell(trial, state=TrialState.FAIL)
         elif outcome.state == "ok" and outcome.values is not None:
             self._constrain(trial, 0.0)
@@ -193,6 +214,11 @@ class Ledger:
         trial.set_constraint(CONSTRAINT, violation)
         storage = self.study._storage
         storage.set_trial_system_attr(trial._trial_id, _DASHBOARD_CONSTRAINTS, [violation])
+
+
+def _says_nothing(outcome: Outcome) -> bool:
+    """Whether the sampler has nothing to learn: a host's own baseline is scaled to the first's."""
+    return outcome.purpose == "host_baseline"
 
 
 def _violation(outcome: Outcome) -> float:
@@ -218,7 +244,7 @@ def _attributes(outcome: Outcome) -> dict[str, Any]:
             n: s / outcome.values[n] for n, s in outcome.spread.items() if outcome.values.get(n)
         }
         attributes["spread"] = json.dumps(relative)
-    if outcome.state in ("lost", "interrupted"):
+    if outcome.state in ("lost", "interrupted") or _says_nothing(outcome):
         attributes["lost"] = True
     return attributes
 

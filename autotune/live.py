@@ -66,6 +66,7 @@ class PlainView(_Closing):
         self._launches: int | None = None
         self._spoken = time.monotonic()
         self._labelled = False
+        self._noted = 0
 
     def show(self, state: Snapshot) -> None:
         if state.simulated and not self._labelled:
@@ -74,6 +75,9 @@ class PlainView(_Closing):
         for progress in state.running:
             self._say_progress(progress)
         self._say_ended(state)
+        for note in state.notes[self._noted :]:
+            self._say(f"note: {note}")
+        self._noted = len(state.notes)
 
     def _say_progress(self, progress: Progress) -> None:
         silent = time.monotonic() - self._spoken
@@ -128,6 +132,7 @@ def screen(state: Snapshot) -> Group:
     if state.failures:
         counted = ", ".join(f"{count}x {kind}" for kind, count in sorted(state.failures.items()))
         parts.append(Text(f"failures: {counted}", style="dim"))
+    parts += [Text(note, style="yellow") for note in state.notes]
     if state.stopping:
         parts.append(Text(f"stopping: {state.stopping}; cleaning up", style="bold yellow"))
     return Group(*parts)
@@ -221,7 +226,8 @@ def status_text(run: Run) -> str:
     else:
         reason = run.summary.get("reason", "its process is gone; --resume continues")
         lines.append(f"not running: {reason}")
-    return "\n".join([*lines, *_front_lines(state)])
+    notes = [f"note: {note}" for note in state.notes]
+    return "\n".join([*lines, *notes, *_front_lines(state)])
 
 
 def print_log(path: Path, trial: int | None, follow: bool) -> None:

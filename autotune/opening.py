@@ -7,6 +7,7 @@ import datetime
 import fcntl
 import json
 import os
+import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import count
@@ -49,13 +50,15 @@ def locked(run: RunDir) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             file.seek(0)
+            owner = file.read().partition(" ")[0] or "?"
             raise InputError(
-                f"another `autotune search` (process {file.read() or '?'}) is writing this run; "
+                f"another `autotune search` (process {owner}) is writing this run; "
                 "wait for it, or choose another --run-dir",
                 file=run.path,
             ) from error
         file.truncate(0)
-        file.write(str(os.getpid()))
+        # A node that reads the same text there sees this folder, not another of its name.
+        file.write(f"{os.getpid()} {uuid.uuid4().hex}")
         file.flush()
         yield
 
@@ -139,13 +142,19 @@ def open_again(
     return opened
 
 
-def check_machine(run: RunDir, fingerprint: Fingerprint) -> None:
-    """Store the host's fingerprint, or refuse a host that differs from the stored one."""
+def check_machine(run: RunDir, fingerprint: Fingerprint, allow_mixed: bool = False) -> str:
+    """Store the host's fingerprint, or refuse a host that differs from the stored one.
+
+    Returns the digest of the fingerprint that is stored: the one all figures are told in.
+    """
     stored = run.machine_json
     if stored.exists():
         document = json.loads(stored.read_text())
         document.pop("digest", None)
-        differences = Fingerprint.model_validate(document).differences(fingerprint)
+        first = Fingerprint.model_validate(document)
+        if allow_mixed:
+            return first.digest
+        differences = first.differences(fingerprint)
         if differences:
             raise InputError(
                 "the machine changed since this run began: " + "; ".join(differences) + ". "
@@ -153,6 +162,7 @@ def check_machine(run: RunDir, fingerprint: Fingerprint) -> None:
                 file=run.path,
             )
     write_json(stored, {"digest": fingerprint.digest, **fingerprint.model_dump(mode="json")})
+    return fingerprint.digest
 
 
 def _masked(text: str, experiment: Experiment) -> str:
@@ -204,7 +214,8 @@ def _settle(opened: Opened, trial: FrozenTrial, outcome: Outcome | None) -> Outc
         return None
     write_outcome(interrupted, opened.run.create_trial(trial.number))
     opened.ledger.tell(interrupted)
-    opened.ledger.plan(interrupted.params, interrupted.purpose, interrupted.repeats)
+    if interrupted.purpose != "host_baseline":  # which belongs to a host, and is asked there
+        opened.ledger.plan(interrupted.params, interrupted.purpose, interrupted.repeats)
     return interrupted
 
 

@@ -18,7 +18,15 @@ from autotune.masking import mask_text, secrets_of
 from autotune.records import Failure, FailureKind, Launch, Phase
 
 _SERVING = frozenset(
-    (Phase.ANSWER_CHECK, Phase.WARM_UP, Phase.SINGLE, Phase.PEAK, Phase.STOP, Phase.DRAINED)
+    (
+        Phase.TURN,
+        Phase.ANSWER_CHECK,
+        Phase.WARM_UP,
+        Phase.SINGLE,
+        Phase.PEAK,
+        Phase.STOP,
+        Phase.DRAINED,
+    )
 )
 _REFUSAL = re.compile(
     r"^(?:\w+\.)*(?:ValueError|TypeError|AssertionError|NotImplementedError|ValidationError)\b"

@@ -151,6 +151,8 @@ class Reaper:
 
     def _become_server(self) -> None:
         os.setsid()
+        if self.spec.get("cores"):
+            os.sched_setaffinity(0, self.spec["cores"])
         # Should the reaper itself be killed, at least the server's first process goes with it.
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         null = os.open(os.devnull, os.O_RDONLY)

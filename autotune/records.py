@@ -63,6 +63,9 @@ FIGURES: Mapping[str, str] = {
     "kv_usage_max": "highest share of the KV cache in use, 0-1",
     "max_running_requests": "the server's effective limit of requests at once",
     "gpu_memory_max_bytes": "most memory held on one GPU",
+    # The host, where hosts differ (`--allow-mixed`).
+    "host_factor_single": "what the host's single-stream figure was multiplied by",
+    "host_factor_peak": "what the host's peak figure was multiplied by",
     # The client.
     "client_ceiling_tok_s": "what this client reaches against a mock at the same concurrency",
     "client_cpu_us_per_token": "client CPU time per streamed token at peak",
@@ -84,6 +87,7 @@ class Phase(StrEnum):
     LOAD = "load"  # weights, KV pool
     CAPTURE = "capture"  # compilation, autotuning, CUDA graphs
     READY = "ready"  # HTTP is open, the first real answer is awaited
+    TURN = "turn"  # a neighbour on the same host is being measured
     ANSWER_CHECK = "answer_check"
     WARM_UP = "warm_up"
     SINGLE = "single"
@@ -129,6 +133,7 @@ class Launch(Frozen):
     trial_dir: Path
     mark: str = Field(description="value of AUTOTUNE_MARK in the server's environment")
     gpus: tuple[int, ...] = Field(default=(), description="physical GPU indices of the slot")
+    cores: tuple[int, ...] = Field(default=(), description="CPUs it may use; empty: all")
 
 
 class Override(Frozen):
@@ -153,8 +158,11 @@ class Measurement(Frozen):
 
 
 State = Literal["ok", "infeasible", "lost", "running", "interrupted"]
-Purpose = Literal["baseline", "known_good", "search", "finalist", "drift", "replay"]
-"""Why a trial was launched; `drift` is the baseline measured again."""
+Purpose = Literal[
+    "baseline", "known_good", "search", "finalist", "drift", "replay", "host_baseline"
+]
+"""Why a trial was launched; `drift` is the baseline measured again, `host_baseline` the baseline
+on another kind of host, whose figures are then told in the first host's."""
 
 
 class Outcome(Frozen):
@@ -178,6 +186,7 @@ class Outcome(Frozen):
     answers: tuple[str, ...] = ()
     engine_version: str | None = None
     machine: str = Field(default="", description="fingerprint digest of the host it ran on")
+    host: str = Field(default="", description="name of the host it ran on")
     purpose: Purpose = "search"
     repeats: int | None = Field(default=None, description="number of the trial this one repeats")
     simulated: bool = False

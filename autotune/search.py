@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import shutil
 import signal
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
@@ -13,9 +15,13 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
+from autotune.admission import refuse_missing, refuse_mixed, share_hosts
 from autotune.budget import counted_causes
-from autotune.errors import Interrupted, NoFeasibleTrial, NoMachineLeft, StudyError
+from autotune.cluster import ray_has_died, start_ray
+from autotune.errors import InputError, Interrupted, NoFeasibleTrial, NoMachineLeft, StudyError
 from autotune.experiment import SHIPPED, Experiment, load_experiment
+from autotune.hosts import Hosts
+from autotune.mixed import Scales
 from autotune.opening import Opened, check_machine, choose_run_dir, locked, open_again, open_new
 from autotune.prompts import read_prompts
 from autotune.rundir import RunDir, write_json
@@ -26,7 +32,7 @@ from autotune.space import Space
 from autotune.storage import loss_explained
 from autotune.study import INTERRUPTED, TICK_SECONDS, Conductor
 from autotune.templates import expand
-from autotune.workers import Slot, open_slots, ray_has_died, refuse_mixed, start_ray
+from autotune.workers import Slot, open_slots
 
 
 @dataclass(frozen=True)
@@ -43,6 +49,7 @@ class SearchOptions:
     fork: bool = False
     from_runs: tuple[Path, ...] = ()
     address: str | None = None
+    allow_mixed: bool = False
     storage: str | None = None
 
 
@@ -68,15 +75,36 @@ def search(options: SearchOptions, show: Callable[[Snapshot], None]) -> SearchEn
     """
     experiment = _with_overrides(load_experiment(options.space), options)
     _with_prompts(experiment)  # a prompt file that cannot be read is said before anything starts
+    if options.allow_mixed and not experiment.known_good:
+        raise InputError(
+            "hosts that differ are compared by the baseline, the first of known_good, of which "
+            "there is none",
+            field="--allow-mixed",
+        )
     run, options = _place(options, experiment)
-    run.create()
-    with locked(run):
+    with _taken_back_if_refused(run), locked(run):
         opener = open_again if options.resume else open_new
         text = options.space.read_text(encoding="utf-8")
         sampler = _sampler(options, experiment)
         with loss_explained():
             opened = opener(run, experiment, text, options.storage, sampler)
         return asyncio.run(_conduct(options, opened, show))
+
+
+@contextlib.contextmanager
+def _taken_back_if_refused(run: RunDir) -> Iterator[None]:
+    """The run directory; a new one is removed if the search is refused before its first trial.
+
+    So the same command works once what was wrong has been put right.
+    """
+    is_new = not run.path.exists()
+    run.create()
+    try:
+        yield
+    except InputError:
+        if is_new and not any(run.trials.glob("*")):
+            shutil.rmtree(run.path, ignore_errors=True)
+        raise
 
 
 def _place(options: SearchOptions, experiment: Experiment) -> tuple[RunDir, SearchOptions]:
@@ -126,13 +154,13 @@ async def _conduct(
     options: SearchOptions, opened: Opened, show: Callable[[Snapshot], None]
 ) -> SearchEnd:
     host = _simulated_host(options, opened)
-    slots = await _open_slots(options, opened, host)
+    hosts = await _open_hosts(options, opened, host)
     conductor = Conductor(
         run=opened.run,
         experiment=_with_prompts(opened.experiment),
         space=opened.space,
         ledger=opened.ledger,
-        slots=list(slots),
+        hosts=hosts,
         seed=options.seed,
         simulated_host=host,
         show=lambda state: _show(opened.run, state, show),
@@ -148,7 +176,8 @@ async def _conduct(
         raise
     finally:
         last = snapshot(conductor)
-        write_json(opened.run.summary_json, {"reason": reason, "seed": options.seed})
+        summary = {"reason": reason, "seed": options.seed, "notes": hosts.notes}
+        write_json(opened.run.summary_json, summary)
         _show(opened.run, last, show)
         ray.shutdown()
     _raise_if_fruitless(conductor, reason)
@@ -161,31 +190,34 @@ def _show(run: RunDir, state: Snapshot, show: Callable[[Snapshot], None]) -> Non
 
 
 def _simulated_host(options: SearchOptions, opened: Opened) -> Path | None:
-    """The folder of the simulated machine, made for the experiment's own hardware."""
+    """The folder of the simulated machine, made for the experiment's own hardware.
+
+    On a cluster it stays empty: each node makes a machine of its own in it.
+    """
     if not options.simulate:
         return None
     from autotune.engines.simulated.adapter import create_host
 
     folder = opened.run.path.resolve() / "simulated"
-    create_host(folder, opened.experiment)
+    if options.address is None:
+        create_host(folder, opened.experiment)
     return folder
 
 
-async def _open_slots(
-    options: SearchOptions, opened: Opened, host: Path | None
-) -> tuple[Slot, ...]:
-    experiment = opened.experiment
-    gpus = _local_gpus(host) if options.address is None else None
-    start_ray(options.address, gpus)
-    commands = {
-        str(name): tuple(expand(word) for word in section.command)
-        for name, section in experiment.engines.items()
-    }
+async def _open_hosts(options: SearchOptions, opened: Opened, simulated: Path | None) -> Hosts:
+    """The slots of every host, once it is known that their figures can be compared."""
+    experiment = _with_prompts(opened.experiment)
+    start_ray(options.address, _local_gpus(simulated) if options.address is None else None)
     path = opened.run.path.resolve()
-    slots = await _unless_ray_dies(open_slots(experiment.gpus_per_trial, path, commands, host))
-    refuse_mixed(slots)
-    check_machine(opened.run, slots[0].facts.fingerprint)
-    return slots
+    slots = share_hosts(await _unless_ray_dies(open_slots(experiment, path, simulated)))
+    refuse_missing(slots)
+    if not options.allow_mixed:
+        refuse_mixed(slots)
+    reference = check_machine(opened.run, slots[0].facts.fingerprint, options.allow_mixed)
+    scales = Scales(reference) if options.allow_mixed else None
+    if scales is not None:
+        scales.look_at(opened.outcomes)
+    return Hosts(list(slots), scales)
 
 
 async def _unless_ray_dies(opening: Coroutine[Any, Any, tuple[Slot, ...]]) -> tuple[Slot, ...]:

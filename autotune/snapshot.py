@@ -48,6 +48,7 @@ class Snapshot(Frozen):
     eta_seconds: float | None
     stopping: str | None
     recent: tuple[str, ...] = ()  # how the last trials ended, a line each, the newest last
+    notes: tuple[str, ...] = ()  # of the hosts: who is gone or was left out, and why
 
 
 def snapshot(study: Conductor) -> Snapshot:
@@ -63,15 +64,16 @@ def snapshot(study: Conductor) -> Snapshot:
         trials_done=len(searched(outcomes)),
         trials_planned=budget.trials,
         launches=len(outcomes),
-        slots=len(study.slots),
+        slots=len(study.hosts.slots),
         running=tuple(_progress(r.asked.number, r.progress) for r in study.running.values()),
         baseline=next((_row(study, p) for p in points if p.number == baseline), None),
         front=tuple(_row(study, point) for point in front_of(points)),
         failures=dict(failures),
-        spent_seconds=spent_seconds(outcomes, len(study.slots)),
+        spent_seconds=spent_seconds(outcomes, len(study.hosts.slots)),
         budget_seconds=None if budget.hours is None else budget.hours * 3600,
         eta_seconds=_eta(study),
         stopping=study.stopping,
+        notes=tuple(study.hosts.notes),
         recent=tuple(_ended(study, outcome) for outcome in outcomes[-_RECENT:]),
     )
 
@@ -107,6 +109,9 @@ def _ended(study: Conductor, outcome: Outcome) -> str:
         failure = outcome.failure
         cause = failure.cause[:_CAUSE_LENGTH]
         return f"trial {outcome.number}{role}: {failure.kind} during {failure.phase}: {cause}"
+    if outcome.state == "lost":
+        why = outcome.warnings[0][:_CAUSE_LENGTH] if outcome.warnings else "nobody knows why"
+        return f"trial {outcome.number}{role}: lost with {outcome.host}: {why}"
     values = outcome.values or {}
     single, peak = (number_text(values[name]) if name in values else "-" for name in (SINGLE, PEAK))
     return f"trial {outcome.number}{role}: {single} single, {peak} peak tok/s: {what}"
@@ -128,4 +133,4 @@ def _eta(study: Conductor) -> float | None:
     confirmations_left = max((finalists + 1) * confirm.relaunches - confirmed, 0)
     in_flight = sum(r.progress.total_seconds for r in study.running.values() if r.progress)
     seconds = (trials_left + confirmations_left) * usual - in_flight
-    return max(seconds, 0.0) / max(len(study.slots), 1)
+    return max(seconds, 0.0) / max(len(study.hosts.slots), 1)

@@ -11,8 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime
-import random
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,24 +18,24 @@ from pathlib import Path
 import ray
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
-from autotune.budget import failing_in_a_row, reason_to_stop, searched
+from autotune.budget import SEARCH_PURPOSES, failing_in_a_row, reason_to_stop, searched
+from autotune.cluster import ray_has_died
+from autotune.confirmation import baseline_of, to_confirm
 from autotune.errors import MachineNotClean, NoMachineLeft
 from autotune.experiment import Experiment
-from autotune.front import Point, front_of, knee_of, points_of
+from autotune.hosts import Hosts
 from autotune.leash import end_leftovers
 from autotune.ledger import Asked, Ledger
-from autotune.records import Outcome, Progress, Purpose
+from autotune.records import Outcome, Progress, Purpose, Value
 from autotune.rundir import RunDir
 from autotune.snapshot import Snapshot, snapshot
 from autotune.space import Space
 from autotune.trial import TrialPlan, write_outcome
-from autotune.workers import Slot, TrialResult, ray_has_died, reopen_slot, unpack_folder
+from autotune.workers import Slot, TrialResult, unpack_folder
 
 INTERRUPTED = "interrupted"
 TICK_SECONDS = 0.25
 STATUS_SECONDS = 5.0  # a slot that does not answer by then is asked again at the next tick
-MAX_LOSSES_OF_A_CONFIGURATION = 2
-MAX_LOSSES_IN_A_ROW_OF_A_HOST = 3
 
 
 @dataclass
@@ -58,21 +56,20 @@ class Conductor:
     experiment: Experiment
     space: Space
     ledger: Ledger
-    slots: list[Slot]
+    hosts: Hosts
     seed: int
     simulated_host: Path | None
     show: Callable[[Snapshot], None]
     outcomes: list[Outcome] = field(default_factory=list)
     running: dict[int, Running] = field(default_factory=dict)
     stopping: str | None = None
-    _losses: Counter[str] = field(default_factory=Counter)
-    _host_losses: Counter[str] = field(default_factory=Counter)
+    not_clean: list[str] = field(default_factory=list)
 
     async def conduct(self) -> str:
         """Search, then confirm; returns why the study ended.
 
         Raises:
-            MachineNotClean: a trial left something behind; nothing further was started.
+            MachineNotClean: a trial left something behind; its host got nothing more.
             NoMachineLeft: nothing is left to run trials on; what ran is asked again on resume.
         """
         reason = await self._run_stage(self._next_of_search)
@@ -84,8 +81,13 @@ class Conductor:
             await self._run_stage(self._next_planned)
             for planned in left_over:
                 self.ledger.plan(planned.params, planned.purpose, planned.repeats)
+        self.hosts.close()
+        for lost in self.hosts.losses.pending:
+            self.ledger.plan(lost.params, lost.purpose, lost.repeats)  # for --resume
         reason = self.stopping or reason
-        if not self.slots:
+        if self.not_clean:
+            raise MachineNotClean("; ".join(self.not_clean))
+        if self.hosts.are_gone:
             raise NoMachineLeft(f"{reason}; what was measured is kept, --resume continues")
         return reason
 
@@ -107,22 +109,37 @@ class Conductor:
         """Keep every slot busy until `next_trial` says why there is nothing more to start."""
         reason = ""
         while True:
-            while not reason and self.stopping is None and (slot := self._free_slot()):
-                asked = next_trial()
-                if isinstance(asked, str):
-                    reason = asked
-                else:
+            for slot in self.hosts.free({id(running.slot) for running in self.running.values()}):
+                if self.stopping is not None:
+                    break
+                asked = self.hosts.own_trial(slot, self.ledger, self._baseline_params)
+                if asked is None and not reason and self.hosts.is_comparable(slot):
+                    reason = self._start_or_reason(next_trial(), slot)
+                elif asked is not None:
                     self._start(asked, slot)
-            if not self.running:
-                return reason or self.stopping or "no machine is left"
+            if not self.running and not (self.hosts.opening and not reason):
+                return self.stopping or reason or "no machine is left"
             await self._wait_for_a_trial()
-            if reason and self.stopping is None and self.ledger.planned:
+            waiting = self.ledger.planned or self.hosts.losses.pending
+            if reason and self.stopping is None and waiting:
                 reason = ""  # a lost trial waits to be asked again
 
+    def _start_or_reason(self, asked: Asked | str, slot: Slot) -> str:
+        """Start it, or say why there is nothing more to start."""
+        if isinstance(asked, str):
+            return asked
+        self._start(asked, slot)
+        return ""
+
+    @property
+    def _baseline_params(self) -> dict[str, Value]:
+        return dict(self.space.known_good[0]) if self.space.known_good else {}
+
     def _next_of_search(self) -> Asked | str:
-        counted = sum(1 for r in self.running.values() if r.asked.repeats is None)
+        counted = sum(1 for r in self.running.values() if r.asked.purpose in SEARCH_PURPOSES)
+        counted += sum(1 for lost in self.hosts.losses.pending if lost.purpose in SEARCH_PURPOSES)
         budget = self.experiment.budget
-        reason = reason_to_stop(budget, self.outcomes, counted, len(self.slots))
+        reason = reason_to_stop(budget, self.outcomes, counted, len(self.hosts.slots))
         if reason is not None:
             return reason
         self._plan_drift_check()
@@ -133,10 +150,6 @@ class Conductor:
             return self.ledger.ask() or "confirmed"
         return "confirmed"
 
-    def _free_slot(self) -> Slot | None:
-        busy = {id(running.slot) for running in self.running.values()}
-        return next((slot for slot in self.slots if id(slot) not in busy), None)
-
     def _start(self, asked: Asked, slot: Slot) -> None:
         plan = TrialPlan(
             experiment=self.experiment,
@@ -145,18 +158,20 @@ class Conductor:
             trial_dir=self.run.create_trial(asked.number),
             purpose=asked.purpose,
             repeats=asked.repeats,
-            front=tuple((p.single, p.peak) for p in front_of(points_of(self.outcomes))),
+            front=self.hosts.front_on(slot, self.outcomes),
             reference_answers=self._reference_answers(),
-            simulated_host=self.simulated_host,
+            neighbours=slot.neighbours,
+            cores=slot.cores,
         )
-        task = asyncio.create_task(_result_of(slot, plan))
+        exclusive = self.experiment.measure.exclusive_peak
+        task = asyncio.create_task(_result_of(slot, plan, exclusive))
         self.running[asked.number] = Running(asked, slot, task)
 
     async def _wait_for_a_trial(self) -> None:
-        tasks = {running.task for running in self.running.values()}
+        tasks = {*(running.task for running in self.running.values()), *self.hosts.opening}
         await asyncio.wait(tasks, timeout=TICK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-        if self.slots and ray_has_died():
-            self.slots = []
+        if self.hosts.slots and ray_has_died():
+            self.hosts.slots = []
             self.stop("Ray died")
         for running in [r for r in self.running.values() if r.task.done()]:
             del self.running[running.asked.number]
@@ -179,29 +194,36 @@ class Conductor:
             result = TrialResult(self._lost(running, f"internal error: {_last_line(error)}"))
         except RayError as error:
             result = TrialResult(self._lost(running, _last_line(error)))
-            await self._replace_slot(running.slot)
+            if self.stopping is None:
+                self.hosts.replace(running.slot)
         if result.folder is not None:
             unpack_folder(result.folder, self.run.trial(running.asked.number))
         outcome = result.outcome or self._lost(running, result.not_clean or "")
         self._record(outcome, running)
         if result.not_clean is not None:
+            self._not_clean(result.not_clean, running.slot)
+
+    def _not_clean(self, what: str, slot: Slot) -> None:
+        """Run nothing more on that host; on the only host, end the study."""
+        self.not_clean.append(what)
+        self.hosts.leave_out_node(slot.facts.node, f"{slot.facts} is not clean: {what}")
+        if self.hosts.are_gone:
             self.stop("the machine is not clean")
-            raise MachineNotClean(result.not_clean)
 
     def _keep_traceback(self, running: Running, text: str) -> None:
         (self.run.create_trial(running.asked.number) / "error.txt").write_text(text + "\n")
 
     def _record(self, outcome: Outcome, running: Running) -> None:
-        outcome = outcome.model_copy(update={"machine": running.slot.facts.fingerprint.digest})
+        facts = running.slot.facts
+        outcome = self.hosts.told(outcome, facts)
         write_outcome(outcome, self.run.create_trial(outcome.number))
         self.ledger.tell(outcome)
         self.outcomes.append(outcome)
-        if outcome.state == "interrupted":
+        if outcome.state == "interrupted" and outcome.purpose != "host_baseline":
             self.ledger.plan(outcome.params, outcome.purpose, outcome.repeats)  # for --resume
-        elif outcome.state == "lost":
-            self._count_loss(outcome, running.slot)
-        else:
-            self._host_losses[running.slot.facts.hostname] = 0
+        self.hosts.judge(outcome, facts)
+        if self.hosts.are_gone:
+            self.stop("; ".join(self.hosts.notes) or "no machine is left")
 
     def _lost(self, running: Running, why: str) -> Outcome:
         asked, settings = running.asked, self.space.settings(running.asked.params)
@@ -222,25 +244,6 @@ class Conductor:
             finished_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         )
 
-    def _count_loss(self, outcome: Outcome, slot: Slot) -> None:
-        """Ask a lost trial again, at most twice; leave out a host that keeps losing them."""
-        self._losses[outcome.key] += 1
-        if self._losses[outcome.key] <= MAX_LOSSES_OF_A_CONFIGURATION and self.stopping is None:
-            self.ledger.plan(outcome.params, outcome.purpose, outcome.repeats)
-        host = slot.facts.hostname
-        self._host_losses[host] += 1
-        if self._host_losses[host] >= MAX_LOSSES_IN_A_ROW_OF_A_HOST:
-            self.slots = [other for other in self.slots if other.facts.hostname != host]
-            if not self.slots:
-                self.stop(f"{host} lost {self._host_losses[host]} trials in a row")
-
-    async def _replace_slot(self, slot: Slot) -> None:
-        """Open a new actor where one died; without its node, the slot is gone."""
-        self.slots = [other for other in self.slots if other is not slot]
-        if self.stopping is None:
-            new = await reopen_slot(slot)
-            self.slots += [new] if new is not None else []
-
     def _reference_answers(self) -> tuple[str, ...]:
         return next((o.answers for o in self.outcomes if o.state == "ok" and o.answers), ())
 
@@ -249,54 +252,28 @@ class Conductor:
         """Measure the baseline again in the middle of the search."""
         half = self.experiment.budget.trials // 2
         if half >= 5 and len(searched(self.outcomes)) == half and not self._was_repeated("drift"):
-            self._plan_again(self._baseline(), "drift")
+            self._plan_again(baseline_of(self.outcomes), "drift")
 
     def _plan_confirmation(self) -> None:
         """Plan fresh launches of the front's members and the baseline, in mixed order."""
-        confirm, baseline = self.experiment.confirm, self._baseline()
-        front = front_of(points_of(self.outcomes))
-        numbers = {point.number for point in finalists(front, confirm.finalists)}
-        if baseline is not None and baseline.state == "ok":
-            numbers.add(baseline.number)
-        if confirm.relaunches == 0 or len(numbers) == 0:
-            return
-        done = Counter(o.repeats for o in self.outcomes if o.purpose == "finalist")
-        missing = [
-            number for number in sorted(numbers) for _ in range(confirm.relaunches - done[number])
-        ]
-        random.Random(self.seed).shuffle(missing)
-        by_number = {outcome.number: outcome for outcome in self.outcomes}
-        for number in missing:
-            self._plan_again(by_number[number], "finalist")
+        for outcome in to_confirm(self.experiment.confirm, self.outcomes, self.seed):
+            self._plan_again(outcome, "finalist")
 
     def _plan_again(self, outcome: Outcome | None, purpose: Purpose) -> None:
         if outcome is not None and outcome.state == "ok":
             self.ledger.plan(outcome.params, purpose, outcome.number)
-
-    def _baseline(self) -> Outcome | None:
-        return next((o for o in searched(self.outcomes) if o.purpose == "baseline"), None)
 
     def _was_repeated(self, purpose: Purpose) -> bool:
         running = (r.asked.purpose for r in self.running.values())
         return purpose in {*running, *(o.purpose for o in self.outcomes)}
 
 
-async def _result_of(slot: Slot, plan: TrialPlan) -> TrialResult:
+async def _result_of(slot: Slot, plan: TrialPlan, exclusive: bool) -> TrialResult:
     """A Ray reference is awaitable but no coroutine; a task needs one."""
-    result: TrialResult = await slot.actor.run.remote(plan)
+    result: TrialResult = await slot.actor.run.remote(plan, exclusive)
     return result
 
 
 def _last_line(error: Exception) -> str:
     lines = [line for line in str(error).splitlines() if line.strip()]
     return lines[-1].strip() if lines else type(error).__name__
-
-
-def finalists(front: tuple[Point, ...], most: int) -> list[Point]:
-    """At most `most` members, both ends first, then evenly between: what people choose from."""
-    if len(front) <= most:
-        return list(front)
-    if most <= 1:
-        return [knee_of(front)] if most else []
-    steps = [round(i * (len(front) - 1) / (most - 1)) for i in range(most)]
-    return [front[i] for i in steps]

@@ -40,6 +40,7 @@ from autotune.server import Server, running
 from autotune.space import Space
 from autotune.templates import expand
 from autotune.timeline import Timeline
+from autotune.turn import turn
 
 LOOPBACK = "127.0.0.1"
 
@@ -50,7 +51,9 @@ class TrialPlan:
 
     `front` holds (single-stream, peak) pairs in tokens/s measured so far, `reference_answers`
     the baseline's answers to the fixed questions, `simulated_host` the folder of a simulated
-    machine, or None for the real one.
+    machine, or None for the real one. Where other trials may run on the same host, `neighbours`
+    is how many, `cores` are the CPUs left to this one, and `turn` names the turn to be measured,
+    None if they are measured side by side.
     """
 
     experiment: Experiment
@@ -62,6 +65,9 @@ class TrialPlan:
     front: tuple[tuple[float, float], ...] = ()
     reference_answers: tuple[str, ...] = ()
     simulated_host: Path | None = None
+    neighbours: int = 0
+    cores: tuple[int, ...] = ()
+    turn: str | None = None
 
 
 @dataclass
@@ -149,6 +155,7 @@ def _build(plan: TrialPlan, engine: Engine, gpus: tuple[int, ...]) -> Launch:
         served_name=f"autotune-{plan.number:04d}",
         trial_dir=plan.trial_dir,
         gpus=gpus,
+        cores=plan.cores,
     )
     settings = Space(plan.experiment).settings(plan.params)
     launch = build_launch(settings, engine, place, plan.number)
@@ -180,20 +187,36 @@ async def _serve_and_measure(
         settings = Space(experiment).settings(plan.params)
         findings.overrides = tuple(engine.overrides(settings.args, findings.effective))
         findings.warnings += [_override_warning(override) for override in findings.overrides]
-        return await server.guard(
-            measure(
-                _target(server),
-                experiment.workload.model_copy(
-                    update={"prompts": expand(experiment.workload.prompts)}
-                ),
-                experiment.measure,
-                constraints=experiment.constraints,
-                timeline=timeline,
-                reference_answers=plan.reference_answers,
-                front=plan.front,
-                folder=plan.trial_dir,
-            )
+        if plan.neighbours and plan.turn is None:
+            findings.warnings.append(_neighbours_warning(plan))
+        return await server.guard(_measure_in_turn(plan, server, timeline))
+
+
+async def _measure_in_turn(plan: TrialPlan, server: Server, timeline: Timeline) -> Measurement:
+    experiment = plan.experiment
+    workload = experiment.workload.model_copy(
+        update={"prompts": expand(experiment.workload.prompts)}
+    )
+    if plan.turn is not None:
+        timeline.enter(Phase.TURN)
+    async with turn(plan.turn):
+        return await measure(
+            _target(server),
+            workload,
+            experiment.measure,
+            constraints=experiment.constraints,
+            timeline=timeline,
+            reference_answers=plan.reference_answers,
+            front=plan.front,
+            folder=plan.trial_dir,
         )
+
+
+def _neighbours_warning(plan: TrialPlan) -> str:
+    return (
+        f"up to {plan.neighbours} other trials ran on this host while it was measured "
+        "(exclusive_peak: false)"
+    )
 
 
 def _with_violation(plan: TrialPlan, measurement: Measurement) -> Measurement:

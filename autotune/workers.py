@@ -8,46 +8,50 @@ tree, so the end of the actor, for whatever reason, is the end of the server.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import io
-import logging
 import os
-import socket
-import sys
+import shutil
 import tarfile
 import tempfile
-import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import psutil
 import ray
-from ray._private import ray_constants
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from autotune.errors import InputError, MachineNotClean, NoMachineLeft
+from autotune.cluster import alive_nodes
+from autotune.cores import Core, read_cores
+from autotune.errors import InputError, MachineNotClean
+from autotune.experiment import SHIPPED, Experiment
 from autotune.fingerprint import Fingerprint
-from autotune.leash import tie_children
 from autotune.machine import open_machine
+from autotune.model_paths import missing_models
 from autotune.records import Outcome, Progress
+from autotune.templates import expand
 from autotune.trial import TrialPlan, run_trial
 
-# A log that is larger than this stays on the node that wrote it (bytes, compressed).
-MAX_FOLDER_BYTES = 64 * 2**20
+# Files that are larger stay on the node that wrote them (bytes).
+MAX_FILE_BYTES = 32 * 2**20
+_REOPEN_SECONDS = 120.0
 
 
 @dataclass(frozen=True)
 class HostFacts:
     """What a slot tells about its node."""
 
-    node: str
+    node: str  # Ray's id
     hostname: str
     gpus: tuple[int, ...]
+    gpu_nodes: Mapping[int, int | None]  # GPU -> its NUMA node
+    cores: tuple[Core, ...]
     fingerprint: Fingerprint
-    shares_files: bool  # sees the driver's run directory
+    missing: tuple[str, ...]  # models that the experiment names and the host lacks
+
+    def __str__(self) -> str:
+        return f"{self.hostname} (node {self.node[:8]})"
 
 
 @dataclass(frozen=True)
@@ -59,119 +63,80 @@ class TrialResult:
     not_clean: str | None = None  # message of MachineNotClean
 
 
-def start_ray(address: str | None, gpus: int | None) -> None:
-    """Join the cluster at `address`, or start a private one with `gpus` GPUs on this machine.
+@dataclass(frozen=True)
+class SlotRequest:
+    """Where an actor is wanted, with how many GPUs, and for which study.
 
-    The private cluster listens on loopback only and has no dashboard. Ray's memory monitor is
-    switched off: it takes the page cache of a model load for a leak and kills the trial.
+    `lock` is what the run directory's lock file holds: a node that reads the same there sees
+    the driver's files. `prompts` is the user's prompt file, for nodes that do not.
     """
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    os.environ.setdefault("RAY_memory_monitor_refresh_ms", "0")
-    common: dict[str, Any] = {"log_to_driver": False, "configure_logging": False}
-    if address is not None:
-        _join(address, common)
-        return
-    # Without this, Ray takes 127.0.0.1 for a mistake, puts the host's own address in its place
-    # and listens on every interface. Its environment variable is read when Ray is imported.
-    ray_constants.ENABLE_RAY_CLUSTER = False
-    # That the private cluster uses Ray's own token is no news to anybody.
-    logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)
-    tie_children()  # Ray's daemons outlive a killed driver by a minute; so tied, by seconds
-    with _noticing_a_dead_raylet():
-        ray.init(
-            num_gpus=gpus or 0,
-            num_cpus=os.cpu_count(),
-            include_dashboard=False,
-            object_store_memory=128 * 2**20,
-            **common,
-        )
 
-
-@contextlib.contextmanager
-def _noticing_a_dead_raylet() -> Iterator[None]:
-    """`ray.init` waits for half a minute, deaf to signals, for a raylet that was killed as it
-    came up. Nothing else runs yet, so the process just ends, and the tied children with it."""
-    over = threading.Event()
-
-    def look() -> None:
-        while not over.wait(0.5):
-            if _has_dead_child("raylet"):
-                print("autotune: Ray died as it started; --resume starts again", file=sys.stderr)
-                os._exit(NoMachineLeft.exit_status)
-
-    threading.Thread(target=look, daemon=True).start()
-    try:
-        yield
-    finally:
-        over.set()
-
-
-def _has_dead_child(name: str) -> bool:
-    dead = (p for p in psutil.Process().children() if p.status() == psutil.STATUS_ZOMBIE)
-    return any(process.name() == name for process in dead)
-
-
-def _join(address: str, options: dict[str, Any]) -> None:
-    """Join a cluster. Ray takes minutes to see that nothing listens, so that is asked first."""
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    if host and port.isdigit():
-        try:
-            socket.create_connection((host, int(port)), timeout=5.0).close()
-        except OSError as error:
-            raise InputError(f"{address}: nothing answers ({error})", field="--address") from error
-    try:
-        ray.init(address=address, **options)
-    except (ConnectionError, RuntimeError, ValueError, RayError) as error:
-        hint = "; set RAY_AUTH_MODE=token" if "uthentication" in str(error.__cause__) else ""
-        reason = str(error).splitlines()[0]
-        raise InputError(f"{address}: {reason}{hint}", field="--address") from error
-
-
-def ray_has_died() -> bool:
-    """Whether a daemon of the private cluster ended. Actors outlive it by seconds, no more.
-
-    Ray itself notices after 15 s and says nothing of it to the driver.
-    """
-    node = ray._private.worker._global_node
-    daemons: list[tuple[str, Any]] = node.dead_processes() if node is not None else []
-    return any(kind in ("raylet", "gcs_server") for kind, _ in daemons)
+    node: str
+    gpus: int
+    run_path: Path
+    experiment: Experiment
+    lock: str
+    prompts: bytes | None
+    simulated_host: Path | None
 
 
 class SlotWorker:
     """Owns the GPUs of one slot and runs trials on them, one at a time."""
 
-    def __init__(
-        self, run_path: Path, simulated_host: Path | None, omp_num_threads: str | None
-    ) -> None:
+    def __init__(self, request: SlotRequest, omp_num_threads: str | None) -> None:
         self._gpus = tuple(int(gpu) for gpu in ray.get_gpu_ids())
+        self._node = ray.get_runtime_context().get_node_id()
         # What Ray sets in its workers would decide the engine's speed: the GPUs come through
         # autotune's own variables, and the threads are those of the driver's environment.
         os.environ.pop("CUDA_VISIBLE_DEVICES", None)
         os.environ.pop("OMP_NUM_THREADS", None)
         if omp_num_threads is not None:
             os.environ["OMP_NUM_THREADS"] = omp_num_threads
-        self._run_path, self._simulated_host = run_path, simulated_host
+        self._request = request
+        self._apart = not _sees(request.run_path / "lock", request.lock)
+        self._simulated_host = self._simulated_folder()
         self._progress: Progress | None = None
         self._task: asyncio.Task[Outcome] | None = None
 
-    async def describe(self, commands: Mapping[str, tuple[str, ...]]) -> HostFacts:
+    def _simulated_folder(self) -> Path | None:
+        """This node's simulated machine: each node has one of its own."""
+        folder = self._request.simulated_host
+        if folder is None or (folder / "gpus.json").exists():
+            return folder
+        from autotune.engines.simulated.adapter import create_host
+
+        base = Path(tempfile.gettempdir()) / "autotune-simulated" if self._apart else folder
+        create_host(base / self._node[:12], self._request.experiment)
+        return base / self._node[:12]
+
+    async def describe(self) -> HostFacts:
         """The node, its GPUs and its fingerprint."""
         ledger = self._simulated_host / "gpus.json" if self._simulated_host else None
-        machine = open_machine(ledger)
+        machine, experiment = open_machine(ledger), self._request.experiment
+        commands = {
+            str(name): tuple(expand(word) for word in section.command)
+            for name, section in experiment.engines.items()
+        }
+        near = {gpu.index: gpu.numa_node for gpu in machine.gpus()}
         return HostFacts(
-            node=ray.get_runtime_context().get_node_id(),
+            node=self._node,
             hostname=os.uname().nodename,
             gpus=self._gpus,
+            gpu_nodes={gpu: near.get(gpu) for gpu in self._gpus},
+            cores=read_cores(),
             fingerprint=await asyncio.to_thread(machine.fingerprint, commands),
-            shares_files=self._run_path.is_dir(),
+            missing=missing_models(experiment) if self._simulated_host is None else (),
         )
 
-    async def run(self, plan: TrialPlan) -> TrialResult:
+    async def run(self, plan: TrialPlan, exclusive: bool) -> TrialResult:
         """Run one trial to the end; `cancel` ends it early."""
-        apart = not self._run_path.is_dir()
-        if apart:
-            plan = replace(plan, trial_dir=Path(tempfile.mkdtemp(prefix="autotune-trial-")))
+        plan = replace(
+            plan,
+            simulated_host=self._simulated_host,
+            turn=self._node if exclusive and plan.neighbours else None,
+        )
+        if self._apart:
+            plan = self._moved(plan)
         self._task = asyncio.create_task(run_trial(plan, self._gpus, self._listen))
         try:
             outcome: Outcome | None = await self._task
@@ -180,7 +145,21 @@ class SlotWorker:
             outcome, not_clean = None, str(error)
         finally:
             self._task = self._progress = None
-        return TrialResult(outcome, _packed(plan.trial_dir) if apart else None, not_clean)
+        if outcome is not None:
+            outcome = outcome.model_copy(update={"host": os.uname().nodename})
+        folder = await asyncio.to_thread(_taken, plan.trial_dir) if self._apart else None
+        return TrialResult(outcome, folder, not_clean)
+
+    def _moved(self, plan: TrialPlan) -> TrialPlan:
+        """The plan with a folder and a prompt file of this node's own."""
+        folder = Path(tempfile.mkdtemp(prefix="autotune-trial-"))
+        experiment = plan.experiment
+        if self._request.prompts is not None:
+            prompts = folder / "prompts.jsonl"
+            prompts.write_bytes(self._request.prompts)
+            workload = experiment.workload.model_copy(update={"prompts": str(prompts)})
+            experiment = experiment.model_copy(update={"workload": workload})
+        return replace(plan, trial_dir=folder, experiment=experiment)
 
     async def status(self) -> Progress | None:
         """What the running trial is doing, if one runs."""
@@ -201,78 +180,63 @@ SlotActor: Any = ray.remote(**_OPTIONS)(SlotWorker)  # type: ignore[call-overloa
 
 
 @dataclass(frozen=True)
-class SlotRequest:
-    """Where an actor is wanted, and with how many GPUs."""
-
-    node: str
-    gpus: int
-    run_path: Path
-    commands: Mapping[str, tuple[str, ...]]
-    simulated_host: Path | None
-
-
-@dataclass(frozen=True)
 class Slot:
-    """One actor and what it runs on."""
+    """One actor and what it runs on; `neighbours` other slots share its host."""
 
     actor: Any  # ray's actor handle has no static type
     facts: HostFacts
     request: SlotRequest
+    cores: tuple[int, ...] = ()
+    neighbours: int = 0
 
 
 async def open_slots(
-    gpus_per_trial: int,
-    run_path: Path,
-    commands: Mapping[str, tuple[str, ...]],
-    simulated_host: Path | None,
+    experiment: Experiment, run_path: Path, simulated_host: Path | None
 ) -> tuple[Slot, ...]:
     """One actor for every `gpus_per_trial` GPUs of every node, pinned to its node.
 
     Raises:
         InputError: no node has that many GPUs. Ray itself would wait for ever.
     """
+    prompts = experiment.workload.prompts
     requests = [
-        SlotRequest(node, gpus_per_trial, run_path, commands, simulated_host)
-        for node, count in _slots_per_node(gpus_per_trial).items()
+        SlotRequest(
+            node=node,
+            gpus=experiment.gpus_per_trial,
+            run_path=run_path,
+            experiment=experiment,
+            lock=(run_path / "lock").read_text(),
+            prompts=None if prompts == SHIPPED else Path(prompts).read_bytes(),
+            simulated_host=simulated_host,
+        )
+        for node, count in _slots_per_node(experiment.gpus_per_trial).items()
         for _ in range(count)
     ]
     return tuple(await asyncio.gather(*map(_open_slot, requests)))
 
 
-def refuse_mixed(slots: Sequence[Slot]) -> None:
-    """Refuse hosts that differ: their figures do not compare.
-
-    Raises:
-        InputError: lists what differs between the first host and another.
-    """
-    first = slots[0].facts
-    for other in (slot.facts for slot in slots):
-        differences = first.fingerprint.differences(other.fingerprint)
-        if differences:
-            raise InputError(
-                f"{first.hostname} and {other.hostname} differ, and their figures would not "
-                "compare: " + "; ".join(differences),
-                field="--address",
-            )
-
-
 async def reopen_slot(slot: Slot) -> Slot | None:
     """A new actor on the node of one that died; None if the node is gone too."""
     ray.kill(slot.actor)
-    alive = {node["NodeID"] for node in _alive_nodes()}
-    return await _open_slot(slot.request) if slot.request.node in alive else None
+    if slot.request.node not in {node["NodeID"] for node in alive_nodes()}:
+        return None
+    try:
+        new = await asyncio.wait_for(_open_slot(slot.request), _REOPEN_SECONDS)
+    except (RayError, TimeoutError):  # the node died meanwhile
+        return None
+    return replace(new, cores=slot.cores, neighbours=slot.neighbours)
 
 
 async def _open_slot(request: SlotRequest) -> Slot:
     actor = SlotActor.options(
         num_gpus=request.gpus,
         scheduling_strategy=NodeAffinitySchedulingStrategy(request.node, soft=False),
-    ).remote(request.run_path, request.simulated_host, os.environ.get("OMP_NUM_THREADS"))
-    return Slot(actor, await actor.describe.remote(request.commands), request)
+    ).remote(request, os.environ.get("OMP_NUM_THREADS"))
+    return Slot(actor, await actor.describe.remote(), request)
 
 
 def _slots_per_node(gpus_per_trial: int) -> dict[str, int]:
-    nodes = {node["NodeID"]: int(node["Resources"].get("GPU", 0)) for node in _alive_nodes()}
+    nodes = {node["NodeID"]: int(node["Resources"].get("GPU", 0)) for node in alive_nodes()}
     if gpus_per_trial == 0:
         return dict.fromkeys(nodes, 1)
     slots = {node: gpus // gpus_per_trial for node, gpus in nodes.items() if gpus >= gpus_per_trial}
@@ -286,17 +250,35 @@ def _slots_per_node(gpus_per_trial: int) -> dict[str, int]:
     return slots
 
 
-def _alive_nodes() -> list[dict[str, Any]]:
-    nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]  # untyped in Ray
-    return [node for node in nodes if node["Alive"]]
+def _sees(lock: Path, text: str) -> bool:
+    """Whether this node sees the driver's run directory, and not another of that name."""
+    try:
+        return lock.read_text() == text
+    except OSError:
+        return False
 
 
-def _packed(folder: Path) -> bytes | None:
-    buffer = io.BytesIO()
+def _taken(folder: Path) -> bytes:
+    """A trial's folder as an archive; only files that are too large to send stay here."""
+    buffer, large = io.BytesIO(), []
     with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
-        archive.add(folder, arcname=".")
-    data = buffer.getvalue()
-    return data if len(data) <= MAX_FOLDER_BYTES else None
+        for path in sorted(folder.rglob("*")):
+            if path.is_file() and path.stat().st_size > MAX_FILE_BYTES:
+                large.append(path)
+            elif path.is_file():
+                archive.add(path, arcname=str(path.relative_to(folder)))
+        if large:
+            host = os.uname().nodename
+            _add_text(archive, "left_on_node.txt", "".join(f"{host}:{p}\n" for p in large))
+    if not large:
+        shutil.rmtree(folder, ignore_errors=True)
+    return buffer.getvalue()
+
+
+def _add_text(archive: tarfile.TarFile, name: str, text: str) -> None:
+    entry, data = tarfile.TarInfo(name), text.encode()
+    entry.size = len(data)
+    archive.addfile(entry, io.BytesIO(data))
 
 
 def unpack_folder(data: bytes, folder: Path) -> None:

@@ -32,6 +32,7 @@ class Place:
     served_name: str
     trial_dir: Path
     gpus: tuple[int, ...] = ()
+    cores: tuple[int, ...] = ()  # CPUs it may use; empty: all
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ import shlex
 import tempfile
 import uuid
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Protocol
@@ -53,7 +54,7 @@ def build_launch(settings: Settings, engine: Engine, place: Place, trial: int) -
         InputError: the file sets a variable that belongs to autotune.
     """
     trial_dir = place.trial_dir.absolute()
-    place = Place(place.host, place.port, place.served_name, trial_dir, place.gpus)
+    place = replace(place, trial_dir=trial_dir)
     _refuse_owned(settings.env)
     args = engine.complete(settings.args, place)
     argv = [
@@ -73,6 +74,7 @@ def build_launch(settings: Settings, engine: Engine, place: Place, trial: int) -
         trial_dir=trial_dir,
         mark=mark,
         gpus=place.gpus,
+        cores=place.cores,
     )
 
 
@@ -156,10 +158,14 @@ def write_launch_script(launch: Launch, path: Path) -> None:
         f"cd {shlex.quote(os.getcwd())}",
         *(_export_line(name, value) for name, value in sorted(launch.env.items())),
         'mkdir -p "$TMPDIR"',
-        "exec \\\n  " + " \\\n  ".join(_script_words(launch.argv)),
+        " \\\n  ".join([f"exec {_pinning(launch)}".rstrip(), *_script_words(launch.argv)]),
     ]
     path.write_text("\n".join(lines) + "\n")
     path.chmod(0o700)
+
+
+def _pinning(launch: Launch) -> str:
+    return f"taskset --cpu-list {','.join(map(str, launch.cores))}" if launch.cores else ""
 
 
 def _export_line(name: str, value: str) -> str:

@@ -14,10 +14,10 @@ import sys
 from collections.abc import Sequence
 from statistics import fmean
 
+from autotune.confirmation import finalists
 from autotune.experiment import Confirm
 from autotune.front import Point, front_of, knee_of, points_of
 from autotune.records import OBJECTIVES, PEAK, SINGLE, Outcome, Purpose
-from autotune.study import finalists
 
 NOISE, CONFIGURATIONS = 0.02, 40
 Truth = dict[int, dict[str, float]]

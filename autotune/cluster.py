@@ -1,0 +1,110 @@
+"""The Ray cluster that a study runs on: a private one on this machine, or one that is there."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import ray
+from ray._private import ray_constants
+from ray.exceptions import RayError
+
+import autotune
+from autotune.errors import InputError, NoMachineLeft
+from autotune.leash import tie_children
+
+
+def start_ray(address: str | None, gpus: int | None) -> None:
+    """Join the cluster at `address`, or start a private one with `gpus` GPUs on this machine.
+
+    The private cluster listens on loopback only and has no dashboard. Ray's memory monitor is
+    switched off: it takes the page cache of a model load for a leak and kills the trial.
+    """
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    os.environ.setdefault("RAY_memory_monitor_refresh_ms", "0")
+    common: dict[str, Any] = {"log_to_driver": False, "configure_logging": False}
+    if address is not None:
+        _join(address, common)
+        return
+    # Without this, Ray takes 127.0.0.1 for a mistake, puts the host's own address in its place
+    # and listens on every interface. Its environment variable is read when Ray is imported.
+    ray_constants.ENABLE_RAY_CLUSTER = False
+    # That the private cluster uses Ray's own token is no news to anybody.
+    logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)
+    tie_children()  # Ray's daemons outlive a killed driver by a minute; so tied, by seconds
+    with _noticing_a_dead_raylet():
+        ray.init(
+            "local",  # even where a cluster runs on this machine: it was not asked for
+            num_gpus=gpus or 0,
+            num_cpus=os.cpu_count(),
+            include_dashboard=False,
+            object_store_memory=128 * 2**20,
+            **common,
+        )
+
+
+@contextlib.contextmanager
+def _noticing_a_dead_raylet() -> Iterator[None]:
+    """`ray.init` waits for half a minute, deaf to signals, for a raylet that was killed as it
+    came up. Nothing else runs yet, so the process just ends, and the tied children with it."""
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.wait(0.5):
+            if _has_dead_child("raylet"):
+                print("autotune: Ray died as it started; --resume starts again", file=sys.stderr)
+                os._exit(NoMachineLeft.exit_status)
+
+    threading.Thread(target=look, daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
+
+
+def _has_dead_child(name: str) -> bool:
+    dead = (p for p in psutil.Process().children() if p.status() == psutil.STATUS_ZOMBIE)
+    return any(process.name() == name for process in dead)
+
+
+def _join(address: str, options: dict[str, Any]) -> None:
+    """Join a cluster. Ray takes minutes to see that nothing listens, so that is asked first."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if host and port.isdigit():
+        try:
+            socket.create_connection((host, int(port)), timeout=5.0).close()
+        except OSError as error:
+            raise InputError(f"{address}: nothing answers ({error})", field="--address") from error
+    # Every node runs the driver's own autotune, whatever is installed there.
+    options["runtime_env"] = {"py_modules": [str(Path(autotune.__file__).parent)]}
+    try:
+        ray.init(address=address, **options)
+    except (ConnectionError, RuntimeError, ValueError, RayError) as error:
+        hint = "; set RAY_AUTH_MODE=token" if "uthentication" in str(error.__cause__) else ""
+        reason = str(error).splitlines()[0]
+        raise InputError(f"{address}: {reason}{hint}", field="--address") from error
+
+
+def ray_has_died() -> bool:
+    """Whether a daemon of the private cluster ended. Actors outlive it by seconds, no more.
+
+    Ray itself notices after 15 s and says nothing of it to the driver.
+    """
+    node = ray._private.worker._global_node
+    daemons: list[tuple[str, Any]] = node.dead_processes() if node is not None else []
+    return any(kind in ("raylet", "gcs_server") for kind, _ in daemons)
+
+
+def alive_nodes() -> list[dict[str, Any]]:
+    """Ray's description of every node that is there."""
+    nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]  # untyped in Ray
+    return [node for node in nodes if node["Alive"]]

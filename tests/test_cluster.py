@@ -1,0 +1,148 @@
+"""Searches over the nodes of a Ray cluster: who runs what, what a loss costs, what differs."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.cluster import add_node, can_hide_folders, cluster, left_on_nodes, node_without
+from tests.searching import Outcome, Study, ended, kill, wait_for
+
+# The same eight-GPU machine with another driver is another host to a fingerprint.
+H200 = {"env_vars": {"AUTOTUNE_SIM_HOST": "8x-h200"}}
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Study:
+    return Study(tmp_path)
+
+
+def environment(study: Study, outcome: Outcome) -> dict[str, str]:
+    """What the trial's server was launched with."""
+    script = study.run / "trials" / f"{outcome['number']:04d}" / "launch.sh"
+    exports = [line.removeprefix("export ") for line in script.read_text().splitlines()]
+    return dict(line.split("=", 1) for line in exports if "=" in line)
+
+
+def node_of(study: Study, outcome: Outcome) -> str:
+    """The node that ran a trial, by its simulated machine."""
+    return Path(environment(study, outcome)["AUTOTUNE_SIM_DIR"]).name
+
+
+def test_trials_spread_over_the_nodes(study: Study) -> None:
+    study.write(trials=4)
+    with cluster(2) as nodes:
+        status, output = study.search("--address", nodes.address)
+    assert status == 0, output
+    outcomes = study.outcomes()
+    assert [outcome["state"] for outcome in outcomes] == ["ok"] * 4
+    assert len({node_of(study, outcome) for outcome in outcomes}) == 2
+    assert {outcome["host"] for outcome in outcomes} == {os.uname().nodename}
+
+
+def test_slots_of_one_host_share_nothing_and_are_measured_in_turn(study: Study) -> None:
+    study.write(gpus=4, trials=4, more="measure: {limit_seconds: 20}")
+    file = study.folder / "small.yaml"
+    text = file.read_text().replace("tp-size: 8", "tp-size: 4")
+    file.write_text(text.replace("moonshotai/Kimi-K2.5", "Qwen/Qwen3-8B"))
+    status, output = study.search()
+    assert status == 0, output
+    outcomes = study.outcomes()
+    launched = [environment(study, outcome) for outcome in outcomes]
+    assert {variables["CUDA_VISIBLE_DEVICES"] for variables in launched} == {"0,1,2,3", "4,5,6,7"}
+    assert len({variables["TMPDIR"] for variables in launched}) == 4
+    assert all("turn" in outcome["seconds"] for outcome in outcomes)
+
+
+def test_a_node_that_dies_costs_its_own_trials_alone(study: Study) -> None:
+    study.write(trials=6)
+    with cluster(1) as nodes:
+        doomed = add_node(nodes)
+        search = study.start("--address", nodes.address, speed=60)
+        wait_for(lambda: len(study.outcomes()) >= 2 and study.has_launched(4), search)
+        finished = study.outcomes()
+        nodes.remove_node(doomed, allow_graceful=False)
+        status, output = ended(search, 240)
+        assert status == 0, output
+        assert not left_on_nodes(study.run, 20.0)
+    outcomes = study.outcomes()
+    assert outcomes[: len(finished)] == finished
+    lost = [outcome for outcome in outcomes if outcome["state"] == "lost"]
+    ok = [outcome for outcome in outcomes if outcome["state"] == "ok"]
+    assert len(lost) == 1  # one slot, one trial
+    assert len(ok) == 6
+    again = [outcome for outcome in ok if outcome["key"] == lost[0]["key"]]
+    assert len(again) == 1  # elsewhere: its own node is gone
+    assert f"trial {lost[0]['number']}: lost with {os.uname().nodename}" in output
+
+
+def test_a_killed_driver_leaves_nothing_on_any_node(study: Study) -> None:
+    study.write(trials=6)
+    with cluster(2) as nodes:
+        search = study.start("--address", nodes.address, speed=60)
+        wait_for(lambda: study.has_launched(2), search)
+        kill(search)
+        assert not left_on_nodes(study.run, 20.0)
+        status, output = study.search("--resume", "--address", nodes.address, "--trials", "3")
+        assert status == 0, output
+    states = [outcome["state"] for outcome in study.outcomes()]
+    assert states.count("ok") == 3
+    assert states.count("interrupted") == 2
+
+
+def test_hosts_that_differ_are_refused_and_nothing_is_left_of_the_run(study: Study) -> None:
+    study.write(trials=2)
+    with cluster(1) as nodes:
+        add_node(nodes, **H200)
+        status, output = study.search("--address", nodes.address)
+    assert status == 2
+    assert "gpu.name: " in output
+    assert "--allow-mixed" in output
+    assert not study.run.exists()
+
+
+def test_mixed_hosts_are_told_in_the_first_ones_figures(study: Study) -> None:
+    study.write(trials=4)
+    with cluster(1) as nodes:
+        add_node(nodes, **H200)
+        status, output = study.search("--address", nodes.address, "--allow-mixed")
+    assert status == 0, output
+    outcomes = study.outcomes()
+    baseline = next(o for o in outcomes if o["purpose"] == "baseline")
+    own = next(o for o in outcomes if o["purpose"] == "host_baseline")
+    assert own["machine"] != baseline["machine"]
+    others = [o for o in outcomes if o["machine"] == own["machine"] and o is not own]
+    assert others
+    assert own["values"] == pytest.approx(baseline["values"])
+    factor = own["figures"]["host_factor_peak"]
+    assert not 0.9 < factor < 1.1  # two very different machines
+    for outcome in others:
+        assert outcome["figures"]["host_factor_peak"] == pytest.approx(factor)
+        measured = outcome["figures"]["peak_window_tok_s"]
+        assert outcome["values"]["peak_tok_s"] == pytest.approx(measured * factor, rel=0.05)
+        assert any("differs from the first host" in text for text in outcome["warnings"])
+    assert sum(o["purpose"] != "host_baseline" for o in outcomes) == 4
+
+
+@pytest.mark.skipif(not can_hide_folders(), reason="may not unshare a mount namespace")
+def test_files_come_back_from_a_node_that_does_not_see_the_run(study: Study) -> None:
+    prompts = study.folder / "prompts.jsonl"
+    prompts.write_text(json.dumps({"prompt": "Tell me how a bridge is built. " * 40}) + "\n")
+    study.run.mkdir()
+    study.write(trials=2)
+    file = study.folder / "small.yaml"
+    file.write_text(file.read_text().replace("workload: {", f'workload: {{prompts: "{prompts}", '))
+    with cluster(0) as nodes, node_without(study.folder, nodes.address):
+        status, output = study.search("--address", nodes.address)
+    assert status == 0, output
+    outcomes = study.outcomes()
+    assert [outcome["state"] for outcome in outcomes] == ["ok"] * 2
+    for outcome in outcomes:
+        folder = study.run / "trials" / f"{outcome['number']:04d}"
+        names = {path.name for path in folder.iterdir()}
+        assert {"server.log", "timeline.json", "requests.jsonl", "launch.sh"} <= names
+        assert "autotune-trial-" in environment(study, outcome)["AUTOTUNE_SIM_CLOCK_DIR"]
+        assert not Path(environment(study, outcome)["AUTOTUNE_SIM_CLOCK_DIR"]).exists()
