@@ -15,6 +15,7 @@ from optuna.trial import TrialState
 from autotune.errors import InputError
 from autotune.ledger import open_study
 from autotune.rundir import RunDir
+from autotune.sole_writer import SoleWriterStorage
 from autotune.storage import (
     open_storage,
     remember,
@@ -37,7 +38,7 @@ def create_own(
     Raises:
         InputError: the storage does not open, or has another run's study of that name.
     """
-    storage = open_storage(url)
+    storage = SoleWriterStorage(open_storage(url))
     mark, place = secrets.token_hex(8), f"{os.uname().nodename}:{run.path.resolve()}"
     remember(run.path, url=url, study=name, owner=mark)  # first: a study must find its owner
     try:
@@ -69,7 +70,8 @@ def find_own(
     url = study_url(run.path) if requested is None else storage_url(requested, run.study_db)
     name = stored.get("study") or name
     try:
-        study = optuna.load_study(study_name=name, storage=open_storage(url), sampler=sampler)
+        storage = SoleWriterStorage(open_storage(url))
+        study = optuna.load_study(study_name=name, storage=storage, sampler=sampler)
     except KeyError as error:
         raise InputError(
             f"{without_password(url)} holds no study named {name}; this run's study is in "

@@ -100,7 +100,9 @@ def _told_as_optuna_does() -> Iterator[None]:
 
 def _open_database(url: str) -> RDBStorage:
     storage = _made_database(url)
-    if not url.startswith(_SQLITE):
+    if url.startswith(_SQLITE):
+        _write_ahead(storage.engine)
+    else:
         _wait_for_restarts(storage.engine)
     return storage
 
@@ -112,6 +114,21 @@ def _made_database(url: str) -> RDBStorage:
         with contextlib.suppress(IntegrityError, ProgrammingError):
             return RDBStorage(_with_driver(url), engine_kwargs=_options(url))
     return RDBStorage(_with_driver(url), engine_kwargs=_options(url))
+
+
+def _write_ahead(engine: sqlalchemy.Engine) -> None:
+    """From now on, a commit waits for no disk, and readers do not wait for the writer.
+
+    A trial is some forty commits. What a power cut may take of the last ones is in the trials'
+    own files, from which a resumed study learns it again.
+    """
+
+    @sqlalchemy.event.listens_for(engine, "connect")
+    def set_up(connection: Any, _record: Any) -> None:
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=NORMAL")
+
+    engine.dispose()  # what is open already was opened without it
 
 
 def _options(url: str) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,6 +36,7 @@ from autotune.workers import Slot, TrialResult, unpack_folder
 
 INTERRUPTED = "interrupted"
 TICK_SECONDS = 0.25
+_LOOK_SECONDS_PER_SLOT = 1 / 32
 STATUS_SECONDS = 5.0  # a slot that does not answer by then is asked again at the next tick
 
 
@@ -64,6 +66,7 @@ class Conductor:
     running: dict[int, Running] = field(default_factory=dict)
     stopping: str | None = None
     not_clean: list[str] = field(default_factory=list)
+    _looked: float = 0.0  # time.monotonic() of the last look at the slots
 
     async def conduct(self) -> str:
         """Search, then confirm; returns why the study ended.
@@ -169,15 +172,23 @@ class Conductor:
 
     async def _wait_for_a_trial(self) -> None:
         tasks = {*(running.task for running in self.running.values()), *self.hosts.opening}
-        await asyncio.wait(tasks, timeout=TICK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(tasks, timeout=self._tick, return_when=asyncio.FIRST_COMPLETED)
         if self.hosts.slots and ray_has_died():
             self.hosts.slots = []
             self.stop("Ray died")
         for running in [r for r in self.running.values() if r.task.done()]:
             del self.running[running.asked.number]
             await self._finish(running)
-        await asyncio.gather(*(self._look_at(running) for running in self.running.values()))
-        self.show(snapshot(self))
+        if time.monotonic() - self._looked >= self._tick:
+            self._looked = time.monotonic()
+            await asyncio.gather(*(self._look_at(running) for running in self.running.values()))
+            self.show(snapshot(self))
+
+    @property
+    def _tick(self) -> float:
+        """Seconds between two looks at all slots: many slots are looked at less often, so that
+        looking stays a small part of the driver's work."""
+        return max(TICK_SECONDS, len(self.hosts.slots) * _LOOK_SECONDS_PER_SLOT)
 
     async def _look_at(self, running: Running) -> None:
         """Ask the slot what its trial is doing; a slot that died is found by its task."""
