@@ -31,6 +31,8 @@ def start_ray(address: str | None, gpus: int | None) -> None:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     os.environ.setdefault("RAY_memory_monitor_refresh_ms", "0")
+    # Ray's own 15 would pass to the servers: any other process of the host would slow them down.
+    os.environ.setdefault("RAY_worker_niceness", "0")
     common: dict[str, Any] = {"log_to_driver": False, "configure_logging": False}
     if address is not None:
         _join(address, common)

@@ -93,6 +93,10 @@ class Study:
         """The folders of the trials whose server was started, in order."""
         return [path.parent for path in sorted(self.run.glob(f"trials/*/{PROCESSES_NAME}"))]
 
+    def processes(self) -> list[dict[str, Any]]:
+        """What each started server wrote down of its processes, in order."""
+        return [json.loads((folder / PROCESSES_NAME).read_text()) for folder in self.launched()]
+
     def has_launched(self, count: int) -> bool:
         """Whether so many servers were started."""
         return len(self.launched()) >= count

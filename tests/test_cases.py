@@ -29,6 +29,11 @@ def study(tmp_path: Path) -> Study:
     return Study(tmp_path)
 
 
+def niceness(pid: int) -> int:
+    """How much a process stands back for others; a server's decides what it can do."""
+    return os.getpriority(os.PRIO_PROCESS, pid)
+
+
 def command_name(pid: int) -> str:
     """The name of a process, as the kernel has it; "" if it is gone."""
     try:
@@ -168,6 +173,8 @@ def test_a_killed_driver_or_ray_daemon_leaves_nothing_and_resume_continues(study
     assert [outcome["state"] for outcome in before] == ["ok"]
     daemons = reaper.descendants(search.pid, reaper.process_table())
     assert len(daemons) > 3
+    (server,) = [fact["server"] for fact in study.processes() if reaper.start_of(fact["server"])]
+    assert niceness(server) == niceness(search.pid), "Ray's own is 15"
     kill(search)
     assert not study.left()
     until(lambda: not any(reaper.start_of(pid) for pid in daemons))

@@ -27,7 +27,7 @@ from autotune.server import Server, running
 from autotune.timeline import Timeline
 from tests.census import leftovers
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.engine
 
 ARGS: dict[str, ArgValue] = {
     "dtype": "float32",
@@ -62,7 +62,7 @@ async def started(launch: Launch, seen: list[Progress] | None = None) -> AsyncIt
     async with running(
         launch,
         VLLM(),
-        startup=SimpleNamespace(stall_minutes=5.0, limit_hours=1.0),
+        startup=SimpleNamespace(stall_minutes=10.0, limit_hours=1.0),
         stop=SimpleNamespace(grace_seconds=30.0, memory_tolerance_mib=300.0),
         machine=open_machine(),
         timeline=timeline,
