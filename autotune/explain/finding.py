@@ -79,7 +79,8 @@ class Case:
     @property
     def own_prompts(self) -> bool:
         """Whether the prompts are the user's: `input_tokens` says nothing of them."""
-        return (self.run.experiment.get("workload") or {}).get("prompts", SHIPPED) != SHIPPED
+        workload = self.run.experiment.get("workload") or {}
+        return bool(workload.get("prompts", SHIPPED) != SHIPPED)
 
     def workload(self, name: str) -> float | None:
         value = (self.run.experiment.get("workload") or {}).get(name)

@@ -3,7 +3,8 @@
     python -m tests.benchmarks.bench_scale [--nodes 64] [--trials 2000] [--seconds 30]
 
 Each node is a real actor that answers what a trial of the wide Kimi landscape gives, after about
-so many seconds. Everything else is the product's: conductor, ledger, SQLite, sampler, run
+so many seconds; with `--processes N`, several nodes share an actor's process, because a thousand
+would not fit this host. Everything else is the product's: conductor, ledger, SQLite, sampler, run
 directory. Bar: at most 0.3 s of the driver's CPU a trial at 64 nodes. Printed in between: the
 driver's CPU and the wall time a trial, the ask alone, memory, and the size of the database.
 """
@@ -102,18 +103,22 @@ class MadeUpWorker:
         )
 
 
-_OPTIONS = {"num_cpus": 0, "max_concurrency": 16}
+_OPTIONS = {"num_cpus": 0, "max_concurrency": 200}
 MadeUpActor: Any = ray.remote(**_OPTIONS)(MadeUpWorker)  # type: ignore[call-overload]  # dict options
 
 
-def slots(count: int, seconds: float, request: SlotRequest) -> list[Slot]:
-    """So many nodes, each its own actor."""
+def slots(count: int, processes: int, seconds: float, request: SlotRequest) -> list[Slot]:
+    """So many nodes, on so many actors."""
     alike = Fingerprint(hostname="made-up", settings={"gpu.count": "8"}, engine_versions={})
-    actors = [MadeUpActor.remote(seconds, seed) for seed in range(count)]
+    actors = [MadeUpActor.remote(seconds, seed) for seed in range(processes)]
     ray.get([actor.status.remote() for actor in actors])
     return [
-        Slot(actor, HostFacts(f"{n:08d}", f"n{n}", tuple(range(8)), {}, (), alike, ()), request)
-        for n, actor in enumerate(actors)
+        Slot(
+            actors[n % processes],
+            HostFacts(f"{n:08d}", f"n{n}", tuple(range(8)), {}, (), alike, ()),
+            request,
+        )
+        for n in range(count)
     ]
 
 
@@ -157,7 +162,8 @@ def _cpu() -> float:
     return used.ru_utime + used.ru_stime
 
 
-async def conduct(folder: Path, nodes: int, trials: int, seconds: float, every: int) -> None:
+async def conduct(folder: Path, options: argparse.Namespace) -> None:
+    nodes, trials = options.nodes, options.trials
     run = RunDir(folder)
     experiment = load_experiment(FILE)
     budget = experiment.budget.model_copy(update={"trials": trials, "consecutive_failures": 1000})
@@ -174,12 +180,12 @@ async def conduct(folder: Path, nodes: int, trials: int, seconds: float, every: 
             experiment=experiment,
             space=space,
             ledger=opened.ledger,
-            hosts=Hosts(slots(nodes, seconds, request)),
+            hosts=Hosts(slots(nodes, options.processes or nodes, options.seconds, request)),
             seed=0,
             simulated_host=None,
             show=lambda state: meter[0].look(),
         )
-        meter.append(Meter(conductor, folder, every))
+        meter.append(Meter(conductor, folder, options.every))
         begun, cpu = time.perf_counter(), _cpu()
         await conductor.conduct()
         done = len(conductor.outcomes)
@@ -194,15 +200,12 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=64)
     parser.add_argument("--trials", type=int, default=2000)
     parser.add_argument("--seconds", type=float, default=30.0)
+    parser.add_argument("--processes", type=int, default=0)
     parser.add_argument("--every", type=int, default=250)
     options = parser.parse_args()
     start_ray(None, 0)
     with tempfile.TemporaryDirectory() as name:
-        asyncio.run(
-            conduct(
-                Path(name) / "run", options.nodes, options.trials, options.seconds, options.every
-            )
-        )
+        asyncio.run(conduct(Path(name) / "run", options))
     ray.shutdown()
 
 
