@@ -91,9 +91,17 @@ def _join(address: str, options: dict[str, Any]) -> None:
     try:
         ray.init(address=address, **options)
     except (ConnectionError, RuntimeError, ValueError, RayError) as error:
-        hint = "; set RAY_AUTH_MODE=token" if "uthentication" in str(error.__cause__) else ""
         reason = str(error).splitlines()[0]
-        raise InputError(f"{address}: {reason}{hint}", field="--address") from error
+        raise InputError(f"{address}: {reason}{_token_hint(error)}", field="--address") from error
+
+
+def _token_hint(error: Exception) -> str:
+    """What Ray's own message leaves out where a cluster refuses this driver's token."""
+    if "uthentication" not in str(error.__cause__):
+        return ""
+    if os.environ.get("RAY_AUTH_MODE") == "token":
+        return "; the token here is not the cluster's: copy its ~/.ray/auth_token"
+    return "; it asks for a token: set RAY_AUTH_MODE=token"
 
 
 def ray_has_died() -> bool:

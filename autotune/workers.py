@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import json
 import os
 import shutil
 import tarfile
@@ -231,8 +232,17 @@ async def _open_slot(request: SlotRequest) -> Slot:
     actor = SlotActor.options(
         num_gpus=request.gpus,
         scheduling_strategy=NodeAffinitySchedulingStrategy(request.node, soft=False),
-    ).remote(request, os.environ.get("OMP_NUM_THREADS"))
+    ).remote(request, _own_threads())
     return Slot(actor, await actor.describe.remote(), request)
+
+
+def _own_threads() -> str | None:
+    """The user's OMP_NUM_THREADS. In the driver of a submitted job there is one of Ray's: 1."""
+    job = os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR")
+    if job is None:
+        return os.environ.get("OMP_NUM_THREADS")
+    variables: dict[str, str] = json.loads(job).get("runtime_env", {}).get("env_vars", {})
+    return variables.get("OMP_NUM_THREADS")
 
 
 def _slots_per_node(gpus_per_trial: int) -> dict[str, int]:
