@@ -43,6 +43,17 @@ def refuse_missing(slots: Iterable[Slot]) -> None:
         )
 
 
+def niceness_notes(slots: Iterable[Slot]) -> list[str]:
+    """Hosts whose servers will yield to whatever else runs there."""
+    nodes = {slot.facts.node: slot for slot in slots}
+    return [
+        f"{slot.facts} runs servers at niceness {slot.facts.niceness}: whatever else it does slows "
+        "them down; start Ray there with RAY_worker_niceness=0"
+        for slot in nodes.values()
+        if slot.facts.niceness > slot.request.niceness
+    ]
+
+
 def share_hosts(slots: Sequence[Slot]) -> tuple[Slot, ...]:
     """The slots, those that share a host each with CPUs of its own and its neighbours counted."""
     counts = Counter(slot.facts.node for slot in slots)

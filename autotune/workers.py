@@ -8,6 +8,7 @@ tree, so the end of the actor, for whatever reason, is the end of the server.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 import json
 import os
@@ -50,6 +51,7 @@ class HostFacts:
     cores: tuple[Core, ...]
     fingerprint: Fingerprint
     missing: tuple[str, ...]  # models that the experiment names and the host lacks
+    niceness: int  # of the servers that the slot starts
 
     def __str__(self) -> str:
         return f"{self.hostname} (node {self.node[:8]})"
@@ -78,6 +80,7 @@ class SlotRequest:
     experiment: Experiment
     lock: str
     prompts: bytes | None
+    niceness: int  # the driver's own
     simulated_host: Path | None
 
 
@@ -118,6 +121,9 @@ class SlotWorker:
             str(name): tuple(expand(word) for word in section.command)
             for name, section in experiment.engines.items()
         }
+        # Ray runs its workers at niceness 15, and this thread starts the servers.
+        with contextlib.suppress(PermissionError):
+            os.setpriority(os.PRIO_PROCESS, 0, self._request.niceness)
         near = {gpu.index: gpu.numa_node for gpu in machine.gpus()}
         return HostFacts(
             node=self._node,
@@ -127,6 +133,7 @@ class SlotWorker:
             cores=read_cores(),
             fingerprint=await asyncio.to_thread(machine.fingerprint, commands),
             missing=missing_models(experiment) if self._simulated_host is None else (),
+            niceness=os.getpriority(os.PRIO_PROCESS, 0),
         )
 
     async def run(self, plan: TrialPlan, exclusive: bool) -> TrialResult:
@@ -208,6 +215,7 @@ async def open_slots(
             experiment=experiment,
             lock=(run_path / "lock").read_text(),
             prompts=None if prompts == SHIPPED else Path(prompts).read_bytes(),
+            niceness=os.getpriority(os.PRIO_PROCESS, 0),
             simulated_host=simulated_host,
         )
         for node, count in _slots_per_node(experiment.gpus_per_trial).items()

@@ -6,8 +6,10 @@ import json
 import os
 from pathlib import Path
 
+import psutil
 import pytest
 
+from autotune.leash import PROCESSES_NAME
 from tests.cluster import add_node, can_hide_folders, cluster, left_on_nodes, node_without
 from tests.searching import Outcome, Study, ended, kill, wait_for
 
@@ -32,6 +34,12 @@ def node_of(study: Study, outcome: Outcome) -> str:
     return Path(environment(study, outcome)["AUTOTUNE_SIM_DIR"]).name
 
 
+def niceness_of_servers(study: Study) -> set[int]:
+    """How much the launched servers yield to other processes."""
+    files = [folder / PROCESSES_NAME for folder in study.launched()]
+    return {psutil.Process(json.loads(file.read_text())["server"]).nice() for file in files}
+
+
 def test_trials_spread_over_the_nodes(study: Study) -> None:
     study.write(trials=4)
     with cluster(2) as nodes:
@@ -43,8 +51,12 @@ def test_trials_spread_over_the_nodes(study: Study) -> None:
     assert {outcome["host"] for outcome in outcomes} == {os.uname().nodename}
 
 
-def test_slots_of_one_host_share_nothing_and_are_measured_in_turn(study: Study) -> None:
-    study.write(gpus=4, trials=4, more="measure: {limit_seconds: 20}")
+@pytest.mark.parametrize("exclusive", [True, False])
+def test_slots_of_one_host_share_nothing_and_are_measured_in_turn(
+    study: Study, exclusive: bool
+) -> None:
+    measure = f"measure: {{limit_seconds: 20, exclusive_peak: {str(exclusive).lower()}}}"
+    study.write(gpus=4, trials=4, more=measure)
     file = study.folder / "small.yaml"
     text = file.read_text().replace("tp-size: 8", "tp-size: 4")
     file.write_text(text.replace("moonshotai/Kimi-K2.5", "Qwen/Qwen3-8B"))
@@ -54,7 +66,9 @@ def test_slots_of_one_host_share_nothing_and_are_measured_in_turn(study: Study) 
     launched = [environment(study, outcome) for outcome in outcomes]
     assert {variables["CUDA_VISIBLE_DEVICES"] for variables in launched} == {"0,1,2,3", "4,5,6,7"}
     assert len({variables["TMPDIR"] for variables in launched}) == 4
-    assert all("turn" in outcome["seconds"] for outcome in outcomes)
+    for outcome in outcomes:
+        assert ("turn" in outcome["seconds"]) is exclusive
+        assert any("ran on this host" in text for text in outcome["warnings"]) is not exclusive
 
 
 def test_a_node_that_dies_costs_its_own_trials_alone(study: Study) -> None:
@@ -84,6 +98,8 @@ def test_a_killed_driver_leaves_nothing_on_any_node(study: Study) -> None:
     with cluster(2) as nodes:
         search = study.start("--address", nodes.address, speed=60)
         wait_for(lambda: study.has_launched(2), search)
+        if os.geteuid() == 0:  # another user may not undo what Ray did to its workers
+            assert niceness_of_servers(study) == {os.getpriority(os.PRIO_PROCESS, 0)}
         kill(search)
         assert not left_on_nodes(study.run, 20.0)
         status, output = study.search("--resume", "--address", nodes.address, "--trials", "3")

@@ -115,7 +115,7 @@ def slots(count: int, processes: int, seconds: float, request: SlotRequest) -> l
     return [
         Slot(
             actors[n % processes],
-            HostFacts(f"{n:08d}", f"n{n}", tuple(range(8)), {}, (), alike, ()),
+            HostFacts(f"{n:08d}", f"n{n}", tuple(range(8)), {}, (), alike, (), 0),
             request,
         )
         for n in range(count)
@@ -173,7 +173,7 @@ async def conduct(folder: Path, options: argparse.Namespace) -> None:
     run.create()
     with locked(run):
         opened = open_new(run, experiment, FILE.read_text(), None, sampler)
-        request = SlotRequest("", 8, folder, experiment, "", None, None)
+        request = SlotRequest("", 8, folder, experiment, "", None, 0, None)
         meter: list[Meter] = []
         conductor = Conductor(
             run=run,
