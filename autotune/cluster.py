@@ -80,7 +80,13 @@ def _has_dead_child(name: str) -> bool:
 
 def _join(address: str, options: dict[str, Any]) -> None:
     """Join a cluster. Ray takes minutes to see that nothing listens, so that is asked first."""
-    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if address.startswith("ray://"):
+        raise InputError(
+            f"{address} is for Ray's client; run the search on a node of the cluster, with its "
+            "own address (HOST:6379), or send it there with `ray job submit`",
+            field="--address",
+        )
+    host, _, port = address.rpartition(":")
     if host and port.isdigit():
         try:
             socket.create_connection((host, int(port)), timeout=5.0).close()

@@ -130,15 +130,27 @@ def test_nothing_typed_prints_the_help(capsys: pytest.CaptureFixture[str]) -> No
     assert called(capsys)[:2] == called(capsys, "--help")[:2]
 
 
-def test_a_cluster_that_does_not_answer_is_one_line(
-    places: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        ("127.0.0.1:1", "127.0.0.1:1: nothing answers"),
+        ("ray://127.0.0.1:10001", "ray://127.0.0.1:10001 is for Ray's client; "),
+    ],
+)
+def test_a_cluster_that_cannot_be_joined_is_one_line_and_leaves_no_run(
+    places: dict[str, str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    address: str,
+    said: str,
 ) -> None:
-    run = str(tmp_path / "run")
-    words = ["search", places["SPACE"], "--simulate", "--run-dir", run, "--address", "127.0.0.1:1"]
+    run = tmp_path / "run"
+    words = ["search", places["SPACE"], "--simulate", "--run-dir", str(run), "--address", address]
     status, out, err = called(capsys, *words)
     assert (status, out) == (2, "")
-    assert err.startswith("autotune: --address: 127.0.0.1:1: nothing answers")
+    assert err.startswith(f"autotune: --address: {said}")
     assert err.count("\n") == 1
+    assert not run.exists()
 
 
 def test_the_installed_script_reports_a_mistake_without_a_traceback() -> None:
