@@ -23,6 +23,9 @@ _SHM = Path("/dev/shm")
 _ENGINE_SHM = re.compile(r"^(sglang|multi_tokenizer|vllm|psm_|sem\.mp-|nccl-|torch_|cuda\.shm)")
 _POLL_SECONDS = 0.1
 
+FileId = tuple[int, int]
+"""Device and inode: what a file is, whatever its name."""
+
 
 @dataclass
 class Before:
@@ -30,7 +33,7 @@ class Before:
 
     memory: dict[int, int]
     shared: frozenset[str]
-    mapped: set[str] = field(default_factory=set)
+    mapped: set[FileId] = field(default_factory=set)
 
     def look_at(self, pids: Iterable[int]) -> None:
         """Remember the shared memory that these processes of the server map."""
@@ -116,33 +119,54 @@ def _shared_memory() -> list[str]:
         return []
 
 
-def _mapped_by(pid: int) -> set[str]:
+def _mapped_by(pid: int) -> set[FileId]:
+    """By identity, not by name: glibc makes a semaphore under another name than it then gets, and
+    the memory of who made it keeps showing that one, as deleted."""
     try:
-        maps = Path(f"/proc/{pid}/maps").read_text()
-    except (OSError, UnicodeDecodeError):
+        lines = Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines()
+    except OSError:
         return set()
-    lines = (line.split(maxsplit=5) for line in maps.splitlines() if "/dev/shm/" in line)
-    paths = (fields[5].removesuffix(" (deleted)") for fields in lines if len(fields) == 6)
-    return {os.path.basename(path) for path in paths if path.startswith("/dev/shm/")}
+    found = set()
+    for line in lines:
+        if "/dev/shm/" in line:
+            _, _, _, device, inode, _ = line.split(maxsplit=5)
+            major, minor = (int(part, 16) for part in device.split(":"))
+            found.add((os.makedev(major, minor), int(inode)))
+    return found
+
+
+def _opened_by(pid: int) -> set[FileId]:
+    """What a process has open: it may be about to map it."""
+    found = set()
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):  # closed meanwhile
+                if os.readlink(entry.path).startswith("/dev/shm/"):
+                    stat = os.stat(entry.path)
+                    found.add((stat.st_dev, stat.st_ino))
+    return found
 
 
 def remove_shared_memory(before: Before) -> list[str]:
     """Remove what a dead server left in /dev/shm: new since the launch, this user's, and either
-    seen in the server's memory or of an engine's name; never what a living process maps."""
-    new = [name for name in _shared_memory() if name not in before.shared]
-    candidates = [n for n in new if (n in before.mapped or _ENGINE_SHM.match(n)) and _is_own(n)]
+    seen in the server's memory or of an engine's name; never what a living process has mapped or
+    open, as the next server's and another study's is."""
+    new = {n: file for n in _shared_memory() if n not in before.shared and (file := _own_file(n))}
+    candidates = {n: f for n, f in new.items() if f in before.mapped or _ENGINE_SHM.match(n)}
     if not candidates:
         return []
-    in_use = {name for pid in reaper.process_table() for name in _mapped_by(pid)}
-    removed = [name for name in candidates if name not in in_use]
+    in_use = {file for pid in reaper.process_table() for file in _mapped_by(pid) | _opened_by(pid)}
+    removed = [name for name, file in candidates.items() if file not in in_use]
     for name in removed:
         with contextlib.suppress(OSError):
             (_SHM / name).unlink()
     return removed
 
 
-def _is_own(name: str) -> bool:
+def _own_file(name: str) -> FileId | None:
+    """The identity of a file of this user's; None if it is another's, or gone."""
     try:
-        return (_SHM / name).lstat().st_uid == os.getuid()
+        stat = (_SHM / name).lstat()
     except OSError:
-        return False
+        return None
+    return (stat.st_dev, stat.st_ino) if stat.st_uid == os.getuid() else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -68,6 +69,19 @@ def test_what_a_living_process_maps_is_never_removed(names: list[str]) -> None:
     before = Before({}, frozenset(os.listdir(SHM)))
     name = new_file("nccl-")
     names.append(name)
-    with (SHM / name).open("r+b") as file, mmap.mmap(file.fileno(), 0):
-        assert name not in remove_shared_memory(before)
+    with (SHM / name).open("r+b") as file:
+        assert name not in remove_shared_memory(before), "it may be about to map it"
+        mapped = mmap.mmap(file.fileno(), 0)
+    assert name not in remove_shared_memory(before)
+    mapped.close()
+    assert name in remove_shared_memory(before)
+
+
+def test_a_living_process_s_semaphore_is_never_removed() -> None:
+    """Its maker's memory shows it under the name that it had before it got its own."""
+    before = Before({}, frozenset(os.listdir(SHM)))
+    semaphore = multiprocessing.get_context("spawn").Semaphore()
+    name = f"sem.{semaphore._semlock.name.removeprefix('/')}"  # type: ignore[attr-defined]
+    assert (SHM / name).exists()
+    assert name not in remove_shared_memory(before)
     assert (SHM / name).exists()
