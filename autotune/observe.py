@@ -54,6 +54,19 @@ class Observation:
         return self.log.accept_length or self.after.accept_length
 
     @property
+    def accept_rate(self) -> float | None:
+        """Accepted / drafted tokens, 0-1; None without speculation."""
+        drafted, accepted = (
+            self.growth("drafted_tokens_total"),
+            self.growth("accepted_tokens_total"),
+        )
+        if drafted and accepted is not None:
+            return accepted / drafted
+        if self.accept_length is None:  # a gauge says 0 without speculation
+            return None
+        return self.after.accept_rate if self.log.accept_rate is None else self.log.accept_rate
+
+    @property
     def graph_share(self) -> float | None:
         """Share of decode or verify steps that ran from a CUDA graph, 0-1."""
         graph, eager = self.growth("graph_steps_total"), self.growth("eager_steps_total")

@@ -162,6 +162,7 @@ def _figures(
     figures |= latencies(inside, session.first_tokens) | observation.figures(start, end)
     optional = {
         "peak_accept_length": observation.accept_length,
+        "peak_accept_rate": observation.accept_rate,
         "peak_decode_graph_share": observation.graph_share,
         "cached_share": _cached(session, inside, observation),
     }

@@ -30,6 +30,7 @@ FIGURES: Mapping[str, str] = {
     "single_p50_e2e_ms": "request time, one at a time, median",
     "single_requests": "measured requests",
     "single_accept_length": "tokens accepted per verify step including the bonus token",
+    "single_accept_rate": "share of the drafted tokens that were accepted, 0-1",
     "single_decode_graph_share": "share of decode or verify steps run from a CUDA graph, 0-1",
     "single_cold_tok_s": "the first request's end-to-end tok/s, before warm-up",
     # Peak: the workload's concurrency.
@@ -51,6 +52,7 @@ FIGURES: Mapping[str, str] = {
     "goodput_rps": "requests per second that met every latency constraint",
     "goodput_share": "share of the open loop's requests that met every latency constraint, 0-1",
     "peak_accept_length": "tokens accepted per verify step at peak",
+    "peak_accept_rate": "share of the drafted tokens that were accepted at peak, 0-1",
     "peak_decode_graph_share": "share of decode (or verify) steps at peak run from a CUDA graph",
     "running_requests_max": "most requests the server ran at once",
     "running_requests_mean": "mean of the requests the server ran in the window",

@@ -86,6 +86,7 @@ async def measure_single(session: Session) -> Single:
     figures |= _kept(latencies(run.ok, session.first_tokens, "single_"))
     for name, value in (
         ("single_accept_length", observation.accept_length),
+        ("single_accept_rate", observation.accept_rate),
         ("single_decode_graph_share", observation.graph_share),
     ):
         if value is not None:

@@ -181,6 +181,7 @@ def test_a_real_engine_is_searched_and_its_exported_script_serves(tmp_path: Path
     assert document["front"] == [0]
     assert first["values"]["peak_tok_s"] > 0
     assert first["figures"]["single_accept_length"] > 1
+    assert 0 < first["figures"]["single_accept_rate"] <= 1
     assert second["failure"]["kind"] == "unsupported"
     assert "No common block size for 16" in second["failure"]["cause"]
     assert left_running(run) == set()

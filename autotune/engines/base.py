@@ -68,8 +68,10 @@ class ServingSample:
     prompt_tokens_total: float | None = None
     cached_tokens_total: float | None = None
     drafts_total: float | None = None  # verify steps
+    drafted_tokens_total: float | None = None
     accepted_tokens_total: float | None = None  # drafted tokens that were accepted
     accept_length: float | None = None  # the engine's own mean, where it has no counters
+    accept_rate: float | None = None  # the same: accepted / drafted tokens, 0-1
     graph_steps_total: float | None = None  # decode or verify steps from a CUDA graph
     eager_steps_total: float | None = None  # decode or verify steps without one
 

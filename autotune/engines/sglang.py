@@ -83,7 +83,8 @@ _ALIASES = {
 }
 _DECODE = re.compile(
     r"Decode batch.*?#running-req: (?P<running>\d+).*?token usage: (?P<usage>[\d.]+)"
-    r"(?:.*?accept len: (?P<accept>[\d.]+))?.*?cuda graph: (?P<graph>True|False)"
+    r"(?:.*?accept len: (?P<accept>[\d.]+)(?:, accept rate: (?P<rate>[\d.]+))?)?"
+    r".*?cuda graph: (?P<graph>True|False)"
     r".*?#queue-req: (?P<queued>\d+)"
 )
 _LIMITS = re.compile(r"max_total_num_tokens=(\d+).*?max_running_requests=(\d+)")
@@ -212,22 +213,25 @@ class SGLang(OpenAI):
             drafts_total=page.sum("sglang:spec_verify_calls_total"),
             # 0 is what it says without speculation; every verify step accepts at least one.
             accept_length=page.mean("sglang:spec_accept_length") or None,
+            accept_rate=page.mean("sglang:spec_accept_rate"),
             graph_steps_total=page.sum(passes, mode="decode_cuda_graph"),
             eager_steps_total=page.sum(passes, mode="decode_none"),
         )
 
     def sample_from_log(self, text: str) -> ServingSample:
-        """Gauges are the last decode line's, the accept length the mean over the lines."""
+        """Gauges are the last decode line's, accept length and rate the means over the lines."""
         lines = list(_DECODE.finditer(text))
         if not lines:
             return ServingSample()
         accepts = [float(line["accept"]) for line in lines if line["accept"]]
+        rates = [float(line["rate"]) for line in lines if line["rate"]]
         graphs = sum(line["graph"] == "True" for line in lines)
         return ServingSample(
             running=float(lines[-1]["running"]),
             queued=float(lines[-1]["queued"]),
             kv_usage=max(float(line["usage"]) for line in lines),
             accept_length=sum(accepts) / len(accepts) if accepts else None,
+            accept_rate=sum(rates) / len(rates) if rates else None,
             graph_steps_total=float(graphs),
             eager_steps_total=float(len(lines) - graphs),
         )

@@ -212,6 +212,7 @@ class VLLM(OpenAI):
             prompt_tokens_total=page.sum("vllm:prompt_tokens_total"),
             cached_tokens_total=page.sum("vllm:prefix_cache_hits_total"),
             drafts_total=page.sum("vllm:spec_decode_num_drafts_total"),
+            drafted_tokens_total=page.sum("vllm:spec_decode_num_draft_tokens_total"),
             accepted_tokens_total=page.sum("vllm:spec_decode_num_accepted_tokens_total"),
         )
 

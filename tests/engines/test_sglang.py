@@ -102,6 +102,7 @@ def test_decode_lines_give_what_metrics_would() -> None:
     assert sample.running == 64
     assert sample.queued == 0
     assert sample.accept_length == pytest.approx(2.86, abs=0.03)
+    assert sample.accept_rate == pytest.approx((2.86 - 1) / 3, abs=0.02)
     assert sample.eager_steps_total == 0
     assert (sample.graph_steps_total or 0) > 10
     eager = SGLang().sample_from_log((LOGS / "sglang-triton_nocg.log").read_text())
@@ -117,6 +118,7 @@ async def test_metrics_give_counters_and_gauges() -> None:
         'sglang:token_usage{model_name="m"} 0.42\n'
         'sglang:generation_tokens_total{model_name="m"} 1.5e+06\n'
         'sglang:spec_accept_length{model_name="m"} 2.9\n'
+        'sglang:spec_accept_rate{model_name="m"} 0.63\n'
         'sglang:cuda_graph_passes_total{mode="decode_cuda_graph"} 900.0\n'
         'sglang:cuda_graph_passes_total{mode="decode_none"} 100.0\n'
         'sglang:cuda_graph_passes_total{mode="prefill_none"} 7.0\n'
@@ -127,7 +129,7 @@ async def test_metrics_give_counters_and_gauges() -> None:
     assert (sample.running, sample.queued, sample.kv_usage) == (128, 3, 0.42)
     assert sample.generated_tokens_total == 1.5e6
     assert (sample.graph_steps_total, sample.eager_steps_total) == (900, 100)
-    assert sample.accept_length == 2.9
+    assert (sample.accept_length, sample.accept_rate) == (2.9, 0.63)
     assert sample.retractions_total is None
 
 

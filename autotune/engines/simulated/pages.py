@@ -54,7 +54,9 @@ def _sglang(sim: Simulation, scheduler: Scheduler) -> list[tuple[str, float]]:
         found.append((f'sglang:cuda_graph_passes_total{{{labels},mode="{mode}"}}', float(steps)))
     accept = accept_length(scheduler)
     if accept is not None:
+        rate = (accept - 1) / sim.settings.spec_steps
         found.append((f"sglang:spec_accept_length{{{labels}}}", accept))
+        found.append((f"sglang:spec_accept_rate{{{labels}}}", rate))
         found.append((f"sglang:spec_verify_calls_total{{{labels}}}", float(c.cycles)))
     return found
 
