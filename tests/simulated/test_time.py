@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import statistics
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
-from autotune.engines.simulated.clock import SimulatedClock
+from autotune.engines.simulated.clock import STANDSTILL_SECONDS, SimulatedClock
+from autotune.engines.simulated.clock_file import NAME, ClockFile
 from autotune.engines.simulated.hosts import host_named
 from autotune.engines.simulated.models import model_named
 from autotune.engines.simulated.physics import Load, predict
 from autotune.engines.simulated.sglang_args import parse
+from autotune.engines.simulated.timekeeper import Timekeeper
 from autotune.load import open_loop
 from autotune.stream import Endpoint, Request
-from tests.patience import PATIENCE_SECONDS
+from tests.patience import PATIENCE_SECONDS, until
 from tests.simulated.servers import Running, simulated, single_tok_s, whole_run_tok_s
 from tests.simulated.test_lifecycle import KIMI_ARGS
 
@@ -79,18 +82,41 @@ def test_sleeping_moves_the_clock_where_no_server_does(tmp_path: Path) -> None:
     assert clock.now() >= 900.0
 
 
-def test_two_sleepers_wake_in_order(tmp_path: Path) -> None:
-    clock, woken = SimulatedClock(tmp_path, 5000.0), list[str]()
+def test_sleepers_wake_in_order_and_at_their_time_however_long_the_host_stalls(
+    tmp_path: Path,
+) -> None:
+    clock, woken = SimulatedClock(tmp_path, 5000.0), list[float]()
 
-    async def sleep(name: str, seconds: float) -> None:
+    async def sleep(seconds: float) -> None:
         await clock.sleep(seconds)
-        woken.append(name)
+        woken.append(clock.now())
+
+    async def stall() -> None:
+        await asyncio.sleep(STANDSTILL_SECONDS + 0.05)  # they move the clock themselves by now
+        time.sleep(1.0)
 
     async def both() -> None:
-        await asyncio.gather(sleep("late", 2000.0), sleep("early", 500.0))
+        await asyncio.gather(sleep(9000.0), sleep(4000.0), stall())
 
     asyncio.run(both())
-    assert woken == ["early", "late"]
+    assert woken == [4000.0, 9000.0]
+
+
+def test_a_client_that_works_is_told_from_one_that_waits(tmp_path: Path) -> None:
+    file, done = ClockFile(tmp_path / NAME, 1.0), threading.Event()
+    server = Timekeeper(tmp_path, 1.0)
+    file.touch()
+    assert server._client_wants_to_run  # it is this thread
+
+    def look_and_wait() -> None:
+        file.take()
+        done.wait()
+
+    client = threading.Thread(target=look_and_wait)
+    client.start()
+    until(lambda: not server._client_wants_to_run)
+    done.set()
+    client.join()
 
 
 def test_launches_differ_a_little_and_a_repeat_of_a_launch_does_not(tmp_path: Path) -> None:
