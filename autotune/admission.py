@@ -43,15 +43,22 @@ def refuse_missing(slots: Iterable[Slot]) -> None:
         )
 
 
-def niceness_notes(slots: Iterable[Slot]) -> list[str]:
-    """Hosts whose servers will yield to whatever else runs there."""
-    nodes = {slot.facts.node: slot for slot in slots}
-    return [
-        f"{slot.facts} runs servers at niceness {slot.facts.niceness}: whatever else it does slows "
-        "them down; start Ray there with RAY_worker_niceness=0"
-        for slot in nodes.values()
-        if slot.facts.niceness > slot.request.niceness
-    ]
+def host_notes(slots: Iterable[Slot]) -> list[str]:
+    """Hosts on which Ray was started in a way that slows servers down or ends them."""
+    notes = []
+    for slot in {slot.facts.node: slot for slot in slots}.values():
+        facts = slot.facts
+        if facts.niceness > slot.request.niceness:
+            notes.append(
+                f"{facts} runs servers at niceness {facts.niceness}: whatever else it does slows "
+                "them down; start Ray there with RAY_worker_niceness=0"
+            )
+        if facts.memory_monitor:
+            notes.append(
+                f"{facts} ends a trial when its server uses most of the host's memory; start Ray "
+                "there with RAY_memory_monitor_refresh_ms=0"
+            )
+    return notes
 
 
 def share_hosts(slots: Sequence[Slot]) -> tuple[Slot, ...]:

@@ -21,16 +21,19 @@ import autotune
 from autotune.errors import InputError, NoMachineLeft
 from autotune.leash import tie_children
 
+MEMORY_MONITOR = "RAY_memory_monitor_refresh_ms"
+"""The environment variable that switches it off with 0, where a node of Ray is started."""
+
 
 def start_ray(address: str | None, gpus: int | None) -> None:
     """Join the cluster at `address`, or start a private one with `gpus` GPUs on this machine.
 
     The private cluster listens on loopback only and has no dashboard. Ray's memory monitor is
-    switched off: it takes the page cache of a model load for a leak and kills the trial.
+    switched off: where a server uses most of the host's memory, it would end the trial.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    os.environ.setdefault("RAY_memory_monitor_refresh_ms", "0")
+    os.environ.setdefault(MEMORY_MONITOR, "0")
     # Ray's own 15 would pass to the servers: any other process of the host would slow them down.
     os.environ.setdefault("RAY_worker_niceness", "0")
     common: dict[str, Any] = {"log_to_driver": False, "configure_logging": False}

@@ -15,7 +15,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
-from autotune.admission import niceness_notes, refuse_missing, refuse_mixed, share_hosts
+from autotune.admission import host_notes, refuse_missing, refuse_mixed, share_hosts
 from autotune.budget import counted_causes
 from autotune.cluster import ray_has_died, start_ray
 from autotune.errors import InputError, Interrupted, NoFeasibleTrial, NoMachineLeft, StudyError
@@ -217,7 +217,7 @@ async def _open_hosts(options: SearchOptions, opened: Opened, simulated: Path | 
     scales = Scales(reference) if options.allow_mixed else None
     if scales is not None:
         scales.look_at(opened.outcomes)
-    return Hosts(list(slots), scales, notes=niceness_notes(slots))
+    return Hosts(list(slots), scales, notes=host_notes(slots))
 
 
 async def _unless_ray_dies(opening: Coroutine[Any, Any, tuple[Slot, ...]]) -> tuple[Slot, ...]:

@@ -24,7 +24,7 @@ import ray
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from autotune.cluster import alive_nodes
+from autotune.cluster import MEMORY_MONITOR, alive_nodes
 from autotune.cores import Core, read_cores
 from autotune.errors import InputError, MachineNotClean
 from autotune.experiment import SHIPPED, Experiment
@@ -52,6 +52,7 @@ class HostFacts:
     fingerprint: Fingerprint
     missing: tuple[str, ...]  # models that the experiment names and the host lacks
     niceness: int  # of the servers that the slot starts
+    memory_monitor: bool = False  # Ray's own watches the host's memory
 
     def __str__(self) -> str:
         return f"{self.hostname} (node {self.node[:8]})"
@@ -134,6 +135,7 @@ class SlotWorker:
             fingerprint=await asyncio.to_thread(machine.fingerprint, commands),
             missing=missing_models(experiment) if self._simulated_host is None else (),
             niceness=os.getpriority(os.PRIO_PROCESS, 0),
+            memory_monitor=os.environ.get(MEMORY_MONITOR) != "0",
         )
 
     async def run(self, plan: TrialPlan, exclusive: bool) -> TrialResult:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.admission import niceness_notes, refuse_missing, refuse_mixed, share_hosts
+from autotune.admission import host_notes, refuse_missing, refuse_mixed, share_hosts
 from autotune.cores import Core
 from autotune.errors import InputError
 from autotune.experiment import Experiment
@@ -59,7 +59,15 @@ def test_a_host_that_lacks_the_model_is_named() -> None:
 
 
 def test_servers_that_would_yield_to_others_are_named_once_a_host() -> None:
-    assert niceness_notes([slot("a", 0)]) == []
-    (note,) = niceness_notes([slot("a", 0, niceness=15), slot("a", 1, niceness=15)])
+    assert host_notes([slot("a", 0)]) == []
+    (note,) = host_notes([slot("a", 0, niceness=15), slot("a", 1, niceness=15)])
     assert "host-a" in note
     assert "RAY_worker_niceness=0" in note
+
+
+def test_a_host_whose_ray_ends_trials_for_their_memory_is_named() -> None:
+    watched = slot("a", 0)
+    watched = replace(watched, facts=replace(watched.facts, memory_monitor=True))
+    (note,) = host_notes([watched, slot("b", 0)])
+    assert "host-a" in note
+    assert "RAY_memory_monitor_refresh_ms=0" in note
