@@ -20,13 +20,16 @@ TRIES, TRIES_PER = 3, 15  # a branch gets 3 tries, and one more per 15 trials
 HOPELESS = 3  # failures without a success
 
 
+def visits(data: Data, number: int) -> bool:
+    """Whether trial ``number`` may be spent on a branch."""
+    return number % EVERY == 0 and data.ok.sum() >= WORKING_FROM
+
+
 def neglected(data: Data, number: int, sample: Array, axes: Sequence[Axis]) -> tuple[int, float]:
     """The column and code of the branch to visit in trial ``number``; (-1, nan) for none.
 
     ``sample`` (n, axes) are canonical codes from the whole space, which show what switches what.
     """
-    if number % EVERY or data.ok.sum() < WORKING_FROM:
-        return -1, np.nan
     wanted = TRIES + number // TRIES_PER
     found = (wanted, -1, np.nan)
     for column in parents(sample, axes):

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from autotune.sampler.encoding import Array, Axis
 from autotune.sampler.hint import Prior
@@ -48,10 +49,14 @@ class Pool:
         extra = rng.random(first.shape) < 0.5 / len(self.axes)
         return np.where(extra, self.anywhere(count, rng), children)
 
-    def neighbours(self, parents: Array, rng: np.random.Generator) -> Array:
-        """Every single change of each parent: all categories, ordinals up, down and anywhere."""
-        filled = self._filled(parents, rng)
-        blocks = [self._around(parent, rng) for parent in filled]
+    def neighbours(
+        self, parents: Array, active: NDArray[np.bool_], rng: np.random.Generator
+    ) -> Array:
+        """Every single change of each full parent: all categories, ordinals up, down and anywhere.
+
+        Only ``active`` parameters, of the same shape (n, axes): changes of others change nothing.
+        """
+        blocks = [self._around(*both, rng) for both in zip(parents, active, strict=True)]
         return np.concatenate(blocks) if blocks else np.empty((0, len(self.axes)))
 
     def reversions(self, parents: Array, reference: Array, rng: np.random.Generator) -> Array:
@@ -64,10 +69,10 @@ class Pool:
         ]
         return np.array(rows).reshape(-1, len(self.axes))
 
-    def _around(self, parent: Array, rng: np.random.Generator) -> Array:
+    def _around(self, parent: Array, active: NDArray[np.bool_], rng: np.random.Generator) -> Array:
         rows = []
-        for column, one in enumerate(self.axes):
-            for code in self._alternatives(one, parent[column], rng):
+        for column in np.flatnonzero(active).tolist():
+            for code in self._alternatives(self.axes[column], parent[column], rng):
                 row = parent.copy()
                 row[column] = code
                 rows.append(row)

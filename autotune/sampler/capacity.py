@@ -15,6 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.sampler.encoding import Array
+from autotune.sampler.memo import Memo
+from autotune.sampler.subset import settled
 from autotune.sampler.surrogate import inverse_from
 
 CONSTANT = 9.0
@@ -22,6 +24,7 @@ NEWTON_STEPS = 8
 SCALES = (1.0, 3.0, 9.0, 27.0)
 BEND = 0.15  # variance of the per-parameter correction, relative to the linear term
 CATEGORY = 0.15  # variance of a category, relative to an ordinal's
+CONVERGED = 1e-6  # largest change of a latent load in Newton's last step
 MAX_POINTS = 120
 MAX_SEARCHED = 60  # points up to which each ordinal's amplitude is searched
 
@@ -40,7 +43,7 @@ class Capacity:
         """Shape (n,), in (0, 1)."""
         from scipy.special import ndtr
 
-        cross = _kernel(_parts(codes, self.codes, self.categorical), self.variances)
+        cross = _cross(codes, self.codes, self.categorical, self.variances)
         mean = cross @ self.gradient
         own = _self_kernel(codes, self.categorical, self.variances)
         variance = np.maximum(own - np.einsum("ij,ij->i", cross @ self.middle, cross), 0.0)
@@ -48,10 +51,27 @@ class Capacity:
         return fits
 
 
-def fit(codes: Array, failed: NDArray[np.bool_], categorical: NDArray[np.bool_]) -> Capacity:
-    """codes (n, axes) of launches that got as far as needing memory; failed (n,)."""
+def fit(
+    codes: Array,
+    failed: NDArray[np.bool_],
+    categorical: NDArray[np.bool_],
+    memo: Memo,
+) -> Capacity:
+    """codes (n, axes) of launches that got as far as needing memory; failed (n,).
+
+    ``memo`` remembers the amplitudes, which follow from the first ``settled(n)`` launches.
+    """
+    decisive = settled(len(codes))
+    basis = _recent(failed[:decisive])
+    parts = codes[basis], failed[basis], categorical
+    variances = memo.of(lambda: _amplitudes(*parts), "capacity", *parts)
     recent = _recent(failed)
-    codes, failed = codes[recent], failed[recent]
+    codes, labels = codes[recent], np.where(failed[recent], 1.0, -1.0)
+    _, gradient, middle = _laplace(_cross(codes, codes, categorical, variances), labels)
+    return Capacity(codes, categorical, variances, gradient, middle)
+
+
+def _amplitudes(codes: Array, failed: NDArray[np.bool_], categorical: NDArray[np.bool_]) -> Array:
     labels = np.where(failed, 1.0, -1.0)
     parts = _parts(codes, codes, categorical)
     relative = np.where(categorical, CATEGORY, 1.0)
@@ -67,8 +87,7 @@ def fit(codes: Array, failed: NDArray[np.bool_], categorical: NDArray[np.bool_])
             better = _laplace(_kernel(parts, tried), labels)[0] - abs(np.log(factor)) * 0.2
             if better > evidence:
                 evidence, variances = better, tried
-    _, gradient, middle = _laplace(_kernel(parts, variances), labels)
-    return Capacity(codes, categorical, variances, gradient, middle)
+    return variances
 
 
 def _recent(failed: NDArray[np.bool_]) -> NDArray[np.int64]:
@@ -92,6 +111,17 @@ def _kernel(parts: Array, variances: Array) -> Array:
     return total
 
 
+def _cross(left: Array, right: Array, categorical: NDArray[np.bool_], variances: Array) -> Array:
+    """The same as ``_kernel`` of ``_parts``; each distinct value is computed once."""
+    total = np.full((len(left), len(right)), CONSTANT)
+    for column, variance in enumerate(variances):
+        values, which = np.unique(left[:, column], return_inverse=True)
+        one = slice(column, column + 1)
+        part = _parts(values[:, None], right[:, one], categorical[one])[0]
+        total += (variance * part)[which]
+    return total
+
+
 def _self_kernel(codes: Array, categorical: NDArray[np.bool_], variances: Array) -> Array:
     zero = np.nan_to_num(codes)
     own = np.where(categorical, ~np.isnan(codes), zero**2 + BEND)
@@ -107,7 +137,9 @@ def _laplace(kernel: Array, labels: Array) -> tuple[float, Array, Array]:
         middle = _middle(kernel, curvature)[0]
         right = curvature * latent + gradient
         weights = right - middle @ (kernel @ right)
-        latent = kernel @ weights
+        before, latent = latent, kernel @ weights
+        if np.abs(latent - before).max() < CONVERGED:
+            break
     value, gradient, curvature = _probit(latent, labels)
     middle, half_log = _middle(kernel, curvature)
     return float(value - 0.5 * weights @ latent - half_log), gradient, middle

@@ -77,7 +77,10 @@ class Axis:
             )
         if isinstance(self.distribution, FloatDistribution) and self.distribution.step is None:
             return np.clip(codes, 0.0, 1.0)
-        return np.array([self.encode(self.decode(code)) for code in codes.tolist()])
+        distinct, which = np.unique(codes, return_inverse=True)
+        snapped = np.array([self.encode(self.decode(code)) for code in distinct.tolist()])
+        nearest: Array = snapped[which] if len(codes) else codes
+        return nearest
 
     def _position(self, value: Any) -> int | None:
         for position, choice in enumerate(self.choices):

@@ -20,6 +20,8 @@ from numpy.typing import NDArray
 from autotune.sampler import capacity
 from autotune.sampler.capacity import Capacity
 from autotune.sampler.encoding import Array, Axis
+from autotune.sampler.memo import Memo
+from autotune.sampler.subset import settled
 
 MAX_CUTS = 6  # thresholds per ordinal
 MAX_FAILURES = 150  # the most recent ones of each cause
@@ -109,10 +111,12 @@ def learn(
     ok: NDArray[np.bool_],
     kinds: Sequence[str],
     weight: Array,
+    memo: Memo,
 ) -> Feasibility:
     """codes (n, axes), ok (n,), kinds (n,) the cause of each failure, weight (n,) in (0, 1]."""
-    found = features(axes, codes)
-    held = found(codes)
+    basis = codes[: settled(len(codes))]  # what is found for it can be remembered for a while
+    found = features(axes, basis)
+    held, rate = found(codes), found(basis).sum(axis=0) / max(1, len(basis))
     names = np.array(kinds, dtype=object)
     causes = sorted({kind for kind, good in zip(kinds, ok, strict=True) if not good})
     allowed = found.column[:, None] != found.column[None, :]
@@ -120,62 +124,74 @@ def learn(
     return Feasibility(
         found,
         tuple(
-            _investigate(found, allowed, held[ok], held[bad], weight[ok], weight[bad], kind)
+            _investigate(
+                _prior(found, allowed, rate, kind),
+                held[ok],
+                held[bad],
+                weight[ok],
+                weight[bad],
+                memo,
+            )
             for kind, bad in accused.items()
             if kind not in OF_SIZE
         ),
-        _boundary(axes, codes, ok, ~ok & np.isin(names, sorted(OF_SIZE))),
+        _boundary(axes, codes, ok, ~ok & np.isin(names, sorted(OF_SIZE)), memo),
     )
 
 
 def _boundary(
-    axes: Sequence[Axis], codes: Array, ok: NDArray[np.bool_], large: NDArray[np.bool_]
+    axes: Sequence[Axis],
+    codes: Array,
+    ok: NDArray[np.bool_],
+    large: NDArray[np.bool_],
+    memo: Memo,
 ) -> Capacity | None:
     if not large.any():
         return None
     rows = ok | large
-    return capacity.fit(codes[rows], large[rows], np.array([one.categorical for one in axes]))
+    categorical = np.array([one.categorical for one in axes])
+    return capacity.fit(codes[rows], large[rows], categorical, memo)
 
 
 def _investigate(
-    found: Features,
-    allowed: NDArray[np.bool_],
+    prior: tuple[Array, Array],
     good: Array,
     bad: Array,
     good_weight: Array,
     bad_weight: Array,
-    kind: str,
+    memo: Memo,
 ) -> Suspicion:
+    """The guilt for one cause, from the rules' prior log odds (features,) and (features, same)."""
     bad, bad_weight = bad[-MAX_FAILURES:], bad_weight[-MAX_FAILURES:]
-    single, pair = _prior(found, allowed, np.concatenate([good, bad]), kind)
+    single, pair = prior
     acquitted = good * good_weight[:, None]
     single = single - ACQUITTAL * acquitted.sum(axis=0)
     pair = pair - ACQUITTAL * (acquitted.T @ good)
     first, second = _suspects(single, pair, bad)
     applies = bad[:, first] * bad[:, second]
-    odds = _propagate(
-        np.where(second == first, single[first], pair[first, second]), applies, bad_weight
-    )
+    parts = np.where(second == first, single[first], pair[first, second]), applies, bad_weight
+    odds = memo.of(lambda: _propagate(*parts), "guilt", *parts)
     alone = second == first
     single[first[alone]] = odds[alone]
     pair[first[~alone], second[~alone]] = odds[~alone]
     pair[second[~alone], first[~alone]] = odds[~alone]
-    innocent_pair = np.where(allowed, -np.logaddexp(0.0, pair), 0.0)
-    return Suspicion(-np.logaddexp(0.0, single), innocent_pair)
+    return Suspicion(-np.logaddexp(0.0, single), -np.logaddexp(0.0, pair))
 
 
 def _prior(
-    found: Features, allowed: NDArray[np.bool_], held: Array, kind: str
+    found: Features, allowed: NDArray[np.bool_], rate: Array, kind: str
 ) -> tuple[Array, Array]:
-    """Prior log odds, scaled so that a typical launch meets a given number of guilty rules."""
+    """Prior log odds, scaled so that a typical launch meets a given number of guilty rules.
+
+    ``rate`` (features,) says how often each feature holds. A pair that cannot hold has -inf.
+    """
     values, thresholds = _leaning(kind)
     lean = np.where(found.threshold, thresholds, values)
-    rate = held.mean(axis=0)
     met = float(rate @ lean) or 1.0
     met_pairs = float(rate @ (allowed * np.outer(lean, lean)) @ rate) / 2 or 1.0
     single = np.clip(0.35 * lean / met, 1e-6, 0.3)
     pair = np.clip(0.35 * np.outer(lean, lean) / met_pairs, 1e-7, 0.1)
-    return np.log(single / (1 - single)), np.log(pair / (1 - pair))
+    return np.log(single / (1 - single)), np.where(allowed, np.log(pair / (1 - pair)), -np.inf)
 
 
 def _leaning(kind: str) -> tuple[float, float]:
@@ -203,13 +219,20 @@ def _suspects(
 
 def _propagate(prior: Array, applies: Array, weight: Array) -> Array:
     """Posterior log odds (rules,) by loopy belief propagation over applies (failures, rules)."""
-    messages = np.zeros_like(applies)
+    failure, rule = np.nonzero(applies)
+    weight = weight[failure]
+    messages = np.zeros(len(rule))
     for _ in range(ROUNDS):
-        total = prior + messages.sum(axis=0)
-        cavity = total[None, :] - messages
-        innocent = -np.logaddexp(0.0, cavity) * applies
-        others = innocent.sum(axis=1, keepdims=True) - innocent
-        update = -np.log1p(-(1 - LEAK) * np.exp(others)) * applies * weight[:, None]
+        total = prior + np.bincount(rule, messages, len(prior))
+        innocent = -_softplus(total[rule] - messages)
+        others = np.bincount(failure, innocent, len(applies))[failure] - innocent
+        update = -np.log1p(-(1 - LEAK) * np.exp(others)) * weight
         messages = 0.5 * messages + 0.5 * update
-    result: Array = prior + messages.sum(axis=0)
+    result: Array = prior + np.bincount(rule, messages, len(prior))
     return result
+
+
+def _softplus(values: Array) -> Array:
+    """log(1 + exp(values)), in half of the time of logaddexp."""
+    positive: Array = np.maximum(values, 0.0) + np.log1p(np.exp(-np.abs(values)))
+    return positive

@@ -16,6 +16,8 @@ from autotune.sampler.hint import SpaceHint
 from autotune.sampler.kernel import distances
 from autotune.sampler.observations import Data, Scale, collect, objective_names, tabulate
 from autotune.sampler.space import learn_space
+from autotune.sampler.subset import conditioned
+from autotune.sampler.threads import one_thread
 
 MIN_WORKING = 10  # working launches below which nothing is said
 MIN_PER_VALUE = 2  # working launches at a value, for the value to be compared
@@ -61,13 +63,15 @@ def importance(study: Study, space: SpaceHint | None = None) -> dict[str, list[E
     data = tabulate(collect(trials, known, names), known, study.directions)
     if data.ok.sum() < MIN_WORKING:
         return {name: [] for name in names}
-    return {name: _effects(data, i, known.axes) for i, name in enumerate(names)}
+    with one_thread():
+        return {name: _effects(data, i, known.axes) for i, name in enumerate(names)}
 
 
 def _effects(data: Data, objective: int, axes: Sequence[Axis]) -> list[Effect]:
-    codes, gains = data.codes[data.ok], data.gains[data.ok, objective]
+    rows = conditioned(data)
+    codes, gains = data.codes[rows], data.gains[rows, objective]
     categorical = np.array([one.categorical for one in axes])
-    noise, weight = data.noise[data.ok, objective], data.weight[data.ok]
+    noise, weight = data.noise[rows, objective], data.weight[rows]
     model = surrogate.fit(codes, gains, noise, weight, categorical)
     if _explained(model, gains) < MIN_EXPLAINED:
         return []

@@ -1,7 +1,9 @@
 """Two kernels over configurations, each with its own strengths per parameter.
 
-Both see ``gaps`` (P, n, m): per parameter, the distance on an ordinal's unit interval, OTHER
-between categories, ABSENT where a category is active on one side only.
+Both see gaps: per parameter, the distance on an ordinal's unit interval, OTHER between
+categories, ABSENT where a category is active on one side only. Candidates share most of their
+values, so gaps are kept per distinct value (``Gaps``), and a covariance costs no exponential
+for each pair.
 """
 
 from __future__ import annotations
@@ -22,6 +24,27 @@ SQRT3 = 3**0.5
 Backward = Callable[[Array], Array]
 
 
+@dataclass(frozen=True)
+class Gaps:
+    """The gaps between n configurations and m others.
+
+    ``rows[p]`` (u, m) are those of the u distinct values that parameter p has among the n, and
+    ``which[p]`` (n,) says which row is whose.
+    """
+
+    rows: tuple[Array, ...]
+    which: tuple[NDArray[np.int64], ...]
+
+    @property
+    def dense(self) -> Array:
+        """Shape (P, n, m)."""
+        return np.stack([rows[at] for rows, at in zip(self.rows, self.which, strict=True)])
+
+    def first(self, others: int) -> Gaps:
+        """The gaps to the first of the others only."""
+        return Gaps(tuple(rows[:, :others] for rows in self.rows), self.which)
+
+
 class Kernel(Protocol):
     """A covariance of log hyperparameters ``theta``, for gains of unit variance."""
 
@@ -30,10 +53,10 @@ class Kernel(Protocol):
         ...
 
     def forward(self, gaps: Array, theta: Array) -> tuple[Array, Backward]:
-        """The covariance (n, n), and from W (n, n) the gradient of sum(W * covariance)."""
+        """From dense gaps (P, n, n) the covariance, and from W the gradient of sum(W * it)."""
         ...
 
-    def cross(self, gaps: Array, theta: Array) -> Array:
+    def cross(self, gaps: Gaps, theta: Array) -> Array:
         """The covariance (n, m), without the means for a gradient."""
         ...
 
@@ -74,15 +97,19 @@ class Additive:
 
         return first + pair * second, backward
 
-    def cross(self, gaps: Array, theta: Array) -> Array:
+    def cross(self, gaps: Gaps, theta: Array) -> Array:
         amplitude, length, pair = _split(theta)
-        scaled = gaps * (SQRT3 * np.exp(-length))[:, None, None]
-        z = np.exp(-scaled)
-        scaled += 1
-        z *= scaled
-        z *= np.exp(amplitude)[:, None, None]
-        first, second = _orders(z)
-        return first + pair * second
+        shape = len(gaps.which[0]), gaps.rows[0].shape[1]
+        first, squares = np.zeros(shape), np.zeros(shape)
+        for rows, which, a, scale in zip(
+            gaps.rows, gaps.which, np.exp(amplitude), SQRT3 * np.exp(-length), strict=True
+        ):
+            scaled = scale * rows
+            z = (a * (1 + scaled) * np.exp(-scaled))[which]
+            first += z
+            z *= z
+            squares += z
+        return first + (0.5 * pair) * (first**2 - squares)
 
     def variance(self, theta: Array) -> float:
         amplitude, _, pair = _split(theta)
@@ -105,7 +132,7 @@ class Product:
         return center, width
 
     def forward(self, gaps: Array, theta: Array) -> tuple[Array, Backward]:
-        distance = self._distance(gaps)
+        distance = _length(gaps)
         relevance = np.exp(theta[:-1])
         covariance = np.exp(theta[-1] - np.tensordot(relevance, distance, axes=1))
 
@@ -115,34 +142,48 @@ class Product:
 
         return covariance, backward
 
-    def cross(self, gaps: Array, theta: Array) -> Array:
-        return self.forward(gaps, theta)[0]
+    def cross(self, gaps: Gaps, theta: Array) -> Array:
+        total = np.zeros((len(gaps.which[0]), gaps.rows[0].shape[1]))
+        for rows, which, relevance in zip(gaps.rows, gaps.which, np.exp(theta[:-1]), strict=True):
+            total -= (relevance * _length(rows))[which]
+        total += theta[-1]
+        covariance: Array = np.exp(total, out=total)
+        return covariance
 
     def variance(self, theta: Array) -> float:
         return float(np.exp(theta[-1]))
 
-    @staticmethod
-    def _distance(gaps: Array) -> Array:
-        distance: Array = np.where(gaps > 1.0, gaps / OTHER, 1.5 * gaps)
-        return distance
 
-
-def distances(left: Array, right: Array, categorical: NDArray[np.bool_]) -> Array:
+def distances(left: Array, right: Array, categorical: NDArray[np.bool_]) -> Gaps:
     """The gaps between codes (n, P) and (m, P).
 
     Categories lie at the corners of a simplex, an inactive one beyond its middle, an inactive
     ordinal at the middle of its interval: a branch that is not taken says nothing, and switching
     a parent must not count once more for each of its children.
     """
-    a = np.where(np.isnan(left) & ~categorical, 0.5, left).T[:, :, None]
-    b = np.where(np.isnan(right) & ~categorical, 0.5, right).T[:, None, :]
-    gap: Array = np.abs(a - b)
-    chosen: Array = gap[categorical]
-    missing = np.isnan(chosen)
-    both = np.isnan(a[categorical]) & np.isnan(b[categorical])
-    chosen = np.where(missing, np.where(both, 0.0, ABSENT), np.where(chosen > 0, OTHER, 0.0))
-    gap[categorical] = chosen
+    rows, which = [], []
+    for column, chosen in enumerate(categorical):
+        values, at = np.unique(left[:, column], return_inverse=True)
+        apart = _between_choices if chosen else _between_ordinals
+        rows.append(apart(values[:, None], right[:, column]))
+        which.append(at)
+    return Gaps(tuple(rows), tuple(which))
+
+
+def _between_choices(a: Array, b: Array) -> Array:
+    no_a, no_b = np.isnan(a), np.isnan(b)
+    gap: Array = np.where(no_a & no_b | (a == b), 0.0, np.where(no_a | no_b, ABSENT, OTHER))
     return gap
+
+
+def _between_ordinals(a: Array, b: Array) -> Array:
+    gap: Array = np.abs(np.nan_to_num(a, nan=0.5) - np.nan_to_num(b, nan=0.5))
+    return gap
+
+
+def _length(gaps: Array) -> Array:
+    distance: Array = np.where(gaps > 1.0, gaps / OTHER, 1.5 * gaps)
+    return distance
 
 
 def _split(theta: Array) -> tuple[Array, Array, float]:

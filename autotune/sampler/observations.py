@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,17 +13,21 @@ from numpy.typing import NDArray
 from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
-from autotune.sampler.encoding import Array, encode
+from autotune.sampler.encoding import Array
 from autotune.sampler.space import KnownSpace
 
 UNKNOWN_KIND = "unknown"
+MEASURED_KINDS = frozenset({"limit_violated"})  # failures whose values are real measurements
 
 
 @dataclass(frozen=True)
 class Observation:
-    """One finished trial. ``values`` is None when it failed, else raw objective values."""
+    """One finished trial: codes (axes,), raw objective values or None where nothing was measured.
 
-    config: Mapping[str, Any]
+    ``kind`` is the cause of a failure, "" for a success. A launch that missed a limit has both.
+    """
+
+    codes: Array
     values: tuple[float, ...] | None
     kind: str = ""
     seconds: float | None = None
@@ -48,14 +52,16 @@ class Scale:
 
 @dataclass(frozen=True)
 class Data:
-    """Arrays over all usable observations, the study's own and foreign ones.
+    """Arrays over all usable observations: foreign ones, then the study's own by completion.
 
-    codes (n, axes); ok (n,) bool; gains (n, objectives), NaN where not ok; noise (n, objectives)
-    standard deviation of the gain, NaN where unknown; weight (n,) in (0, 1], 1 for own trials.
+    codes (n, axes); ok (n,) bool, a success; measured (n,) bool, a success or a missed limit;
+    gains (n, objectives), NaN where not measured; noise (n, objectives) standard deviation of the
+    gain, NaN where unknown; weight (n,) in (0, 1], 1 for own trials.
     """
 
     codes: Array
     ok: NDArray[np.bool_]
+    measured: NDArray[np.bool_]
     gains: Array
     noise: Array
     kinds: tuple[str, ...]
@@ -65,7 +71,7 @@ class Data:
 
 
 def observe(
-    trial: FrozenTrial, config: Mapping[str, Any], objectives: int, names: Sequence[str]
+    trial: FrozenTrial, codes: Array, names: Sequence[str], weight: float = 1.0
 ) -> Observation | None:
     """The observation of a finished trial; None when it teaches nothing (lost, pruned, empty)."""
     attrs = trial.user_attrs
@@ -73,16 +79,18 @@ def observe(
         return None
     seconds = _number(attrs.get("trial_seconds"))
     kind = str(attrs.get("failure_kind") or UNKNOWN_KIND)
+    failure = Observation(codes, None, kind, seconds, weight=weight)
     if trial.state == TrialState.FAIL:
-        return Observation(config, None, kind, seconds)
+        return failure
     if trial.state != TrialState.COMPLETE:
         return None
-    if any(value > 0 for value in trial.constraints.values()):
-        return Observation(config, None, kind, seconds)
     values = tuple(trial.values or ())
-    if len(values) != objectives or not all(math.isfinite(value) for value in values):
-        return Observation(config, None, kind, seconds)
-    return Observation(config, values, "", seconds, _spread(attrs.get("spread"), names))
+    usable = len(values) == len(names) and all(math.isfinite(value) for value in values)
+    violated = any(value > 0 for value in trial.constraints.values())
+    if not usable or (violated and kind not in MEASURED_KINDS):
+        return failure
+    spread = _spread(attrs.get("spread"), names)
+    return Observation(codes, values, kind if violated else "", seconds, spread, weight)
 
 
 def objective_names(study: Study) -> list[str]:
@@ -93,14 +101,19 @@ def objective_names(study: Study) -> list[str]:
 def collect(
     trials: Iterable[FrozenTrial], space: KnownSpace, names: Sequence[str], weight: float = 1.0
 ) -> list[Observation]:
-    """What finished trials teach, in the space's canonical configurations."""
-    found = []
-    for trial in trials:
-        if trial.state.is_finished() and trial.params:
-            one = observe(trial, space.canonical(trial.params), len(names), names)
-            if one is not None:
-                found.append(replace(one, weight=weight))
-    return found
+    """What finished trials teach, in order of completion."""
+    read = [
+        observe(trial, space.encode([space.canonical(trial.params)])[0], names, weight)
+        for trial in sorted(trials, key=completion)
+        if trial.state.is_finished() and trial.params
+    ]
+    return [one for one in read if one is not None]
+
+
+def completion(trial: FrozenTrial) -> tuple[float, int]:
+    """Sorts finished trials by the time they ended: none ever comes before one that is known."""
+    ended = trial.datetime_complete
+    return (ended.timestamp() if ended is not None else 0.0), trial.number
 
 
 def _number(value: Any) -> float | None:
@@ -125,7 +138,7 @@ def tabulate(
 ) -> Data:
     """Arrays from observations; an objective is logged when all its good values are positive."""
     count, objectives = len(observations), len(directions)
-    ok = np.array([one.values is not None for one in observations], dtype=bool)
+    measured = np.array([one.values is not None for one in observations], dtype=bool)
     raw = np.full((count, objectives), np.nan)
     noise = np.full((count, objectives), np.nan)
     for row, one in enumerate(observations):
@@ -134,17 +147,18 @@ def tabulate(
             if len(one.spread) == objectives:
                 noise[row] = one.spread
     scales = tuple(
-        Scale(-1.0 if d == StudyDirection.MINIMIZE else 1.0, bool(np.all(raw[ok, i] > 0)))
+        Scale(-1.0 if d == StudyDirection.MINIMIZE else 1.0, bool(np.all(raw[measured, i] > 0)))
         for i, d in enumerate(directions)
     )
     gains = np.full_like(raw, np.nan)
     for i, scale in enumerate(scales):
-        gains[ok, i] = scale.gain(raw[ok, i])
+        gains[measured, i] = scale.gain(raw[measured, i])
         if not scale.log:
             noise[:, i] *= np.abs(raw[:, i])
     return Data(
-        codes=encode(space.axes, [one.config for one in observations]),
-        ok=ok,
+        codes=np.array([one.codes for one in observations]).reshape(count, len(space.axes)),
+        ok=np.array([not one.kind for one in observations], dtype=bool),
+        measured=measured,
         gains=gains,
         noise=noise,
         kinds=tuple(one.kind for one in observations),

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from autotune.sampler import feasibility, surrogate
 from autotune.sampler.acquisition import (
@@ -17,22 +16,38 @@ from autotune.sampler.acquisition import (
     pareto_mask,
     yardstick,
 )
-from autotune.sampler.branches import neglected
+from autotune.sampler.branches import neglected, visits
 from autotune.sampler.candidates import Pool
 from autotune.sampler.encoding import Array
 from autotune.sampler.expectation import Expectation
 from autotune.sampler.kernel import distances
+from autotune.sampler.memo import Memo
 from autotune.sampler.observations import Data
 from autotune.sampler.space import Key, KnownSpace, keys
+from autotune.sampler.subset import conditioned, settled
 
-MODEL_FROM = 3  # working launches before the surrogate speaks
-ROUNDS = 3  # of hill climbing on the acquisition
-CLIMBERS = 6
+MODEL_FROM = 3  # measured launches before the surrogate speaks
 THRIFT = 0.25  # exponent of the expected cost
 BEARABLE = 0.1  # share of failing trials
 RECENT = 16  # trials whose failures make the next proposal more cautious
 
 Score = Callable[[Array], Array]
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How many candidates are looked at: of each kind at first, then by hill climbing."""
+
+    anywhere: int
+    mutants: int
+    crossovers: int
+    climbers: int
+    rounds: int
+
+
+EFFORT = Effort(300, 300, 100, climbers=6, rounds=3)
+LATER_EFFORT = Effort(80, 120, 40, climbers=3, rounds=2)
+LATER = 150  # measured launches after which an ask must be cheap
 
 
 @dataclass(frozen=True)
@@ -62,42 +77,34 @@ class Model:
         )
 
 
-def fit_model(data: Data, pending: Array, space: KnownSpace, expect: Expectation) -> Model:
-    """Surrogates on working launches; running ones are believed to come out as predicted.
+def fit_model(
+    data: Data, pending: Array, space: KnownSpace, expect: Expectation, memo: Memo
+) -> Model:
+    """Surrogates on measured launches; running ones are believed to come out as predicted.
 
     The front is that of the predicted means, not of the noisy measurements: a lucky one would
     hide what is better.
     """
-    rows = _selected(data)
-    codes, weight = data.codes[rows], data.weight[rows]
-    beyond = data.gains[rows] - expect(codes)
+    good = np.flatnonzero(data.measured)
+    codes, weight, noise = data.codes[good], data.weight[good], data.noise[good]
+    beyond = data.gains[good] - expect(codes)
+    modelled = conditioned(data)
+    rows = np.searchsorted(good, modelled)
     categorical = np.array([one.categorical for one in space.axes])
+    foreign = int((weight < 1.0).sum())  # they come first
+    count = foreign + settled(len(good) - foreign)
     surrogates = tuple(
-        surrogate.fit(codes, beyond[:, i], data.noise[rows, i], weight, categorical)
+        surrogate.fit(codes, beyond[:, i], noise[:, i], weight, categorical, rows, count, memo)
         for i in range(len(data.scales))
     )
-    own = codes[weight == 1.0]
+    own = data.codes[modelled[data.ok[modelled] & (data.weight[modelled] == 1.0)]]
     if len(pending):
         surrogates = tuple(one.believing(pending) for one in surrogates)
         own = np.concatenate([own, pending])
-    by = yardstick(data.gains[data.ok], [scale.log for scale in data.scales])
+    by = yardstick(data.gains[good], [scale.log for scale in data.scales])
     model = Model(surrogates, expect, by, np.empty((0, len(surrogates))))
     front = goodness(model.predict(own).mean, by)
     return replace(model, front=front[pareto_mask(front)])
-
-
-def _selected(data: Data) -> NDArray[np.int64]:
-    """Working launches to model: all, or of many the front's ranks first, then the latest."""
-    good = np.flatnonzero(data.ok)
-    if len(good) <= surrogate.MAX_POINTS:
-        return good
-    chosen = np.zeros(len(good), dtype=bool)
-    while chosen.sum() < surrogate.MAX_POINTS // 2:
-        left = np.flatnonzero(~chosen)
-        chosen[left[pareto_mask(data.gains[good[left]])]] = True
-    latest = np.flatnonzero(~chosen)[-max(1, surrogate.MAX_POINTS - int(chosen.sum())) :]
-    chosen[latest] = True
-    return good[chosen]
 
 
 @dataclass(frozen=True)
@@ -120,20 +127,22 @@ class Question:
     expect: Expectation
     number: int
     ablate: bool = False
+    memo: Memo = field(default_factory=Memo)
 
 
 def propose(question: Question, rng: np.random.Generator) -> Array | None:
     """A full assignment (axes,) of a new, allowed configuration; None if none is found."""
     data, space, pool = question.data, question.space, question.pool
-    chances = feasibility.learn(space.axes, data.codes, data.ok, data.kinds, data.weight)
+    chances = feasibility.learn(
+        space.axes, data.codes, data.ok, data.kinds, data.weight, question.memo
+    )
     score = _score(question, chances)
     if question.ablate:
         undone = _admit(_undone(data, pool, rng), set(question.taken), space, question.pinned)
         chosen = _best_allowed(undone, score(undone.codes), question)
         if chosen is not None:
             return chosen
-    sample = space.activate(pool.anywhere(100, rng))
-    column, code = neglected(data, question.number, sample, space.axes)
+    column, code = _neglected(question, rng)
     if column >= 0 and np.isnan(question.pinned[column]):
         branch = question.pinned.copy()
         branch[column] = code
@@ -143,28 +152,38 @@ def propose(question: Question, rng: np.random.Generator) -> Array | None:
     return _climb(question, score, rng)
 
 
+def _neglected(question: Question, rng: np.random.Generator) -> tuple[int, float]:
+    """The branch to visit, as a column and its code; (-1, NaN) for none."""
+    space = question.space
+    if not visits(question.data, question.number):
+        return -1, np.nan
+    sample = space.activate(question.pool.anywhere(100, rng))
+    return neglected(question.data, question.number, sample, space.axes)
+
+
 def _climb(question: Question, score: Score, rng: np.random.Generator) -> Array | None:
     """The best of a broad pool and of the neighbours of its best, a few times over."""
     seen = set(question.taken)
     space, pool, pinned = question.space, question.pool, question.pinned
-    found = _admit(_first_pool(question.data, pool, rng), seen, space, pinned)
+    effort = EFFORT if question.data.measured.sum() <= LATER else LATER_EFFORT
+    found = _admit(_first_pool(question.data, pool, effort, rng), seen, space, pinned)
     scores = score(found.codes)
-    for _ in range(ROUNDS):
-        best = np.argsort(-scores, kind="stable")[:CLIMBERS]
-        more = _admit(pool.neighbours(found.full[best], rng), seen, space, pinned)
+    for _ in range(effort.rounds):
+        best = np.argsort(-scores, kind="stable")[: effort.climbers]
+        active = ~np.isnan(found.codes[best])
+        more = _admit(pool.neighbours(found.full[best], active, rng), seen, space, pinned)
         found = _join(found, more)
         scores = np.concatenate([scores, score(more.codes)])
     return _best_allowed(found, scores, question)
 
 
-def _first_pool(data: Data, pool: Pool, rng: np.random.Generator) -> Array:
+def _first_pool(data: Data, pool: Pool, effort: Effort, rng: np.random.Generator) -> Array:
     parents = _parents(data)
-    everywhere = pool.anywhere(300, rng)
+    everywhere = pool.anywhere(effort.anywhere, rng)
     if not len(parents):
         return everywhere
-    return np.concatenate(
-        [everywhere, pool.mutants(parents, 300, rng), pool.crossovers(parents, 100, rng)]
-    )
+    mutants = pool.mutants(parents, effort.mutants, rng)
+    return np.concatenate([everywhere, mutants, pool.crossovers(parents, effort.crossovers, rng)])
 
 
 def _undone(data: Data, pool: Pool, rng: np.random.Generator) -> Array:
@@ -189,10 +208,10 @@ def _parents(data: Data) -> Array:
 
 def _score(question: Question, chances: feasibility.Feasibility) -> Score:
     data, space, pending = question.data, question.space, question.pending
-    if data.ok.sum() < MODEL_FROM:
+    if data.measured.sum() < MODEL_FROM:
         known = np.concatenate([data.codes, pending])
         return lambda codes: chances.probability(codes) ** 2 * _novelty(codes, known, space)
-    model = fit_model(data, pending, space, question.expect)
+    model = fit_model(data, pending, space, question.expect, question.memo)
     cost, caution = _cost(data), _caution(data)
 
     def score(codes: Array) -> Array:
@@ -243,7 +262,7 @@ def _novelty(codes: Array, known: Array, space: KnownSpace) -> Array:
     if not len(known) or not len(codes):
         return np.ones(len(codes))
     categorical = np.array([one.categorical for one in space.axes])
-    gaps = np.minimum(distances(codes, known, categorical), 1.0).mean(axis=0)
+    gaps = np.minimum(distances(codes, known, categorical).dense, 1.0).mean(axis=0)
     nearest: Array = gaps.min(axis=1)
     return nearest + 1e-3
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Hashable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -17,9 +16,12 @@ from autotune.sampler.candidates import Pool
 from autotune.sampler.encoding import Array, axis
 from autotune.sampler.expectation import expectation
 from autotune.sampler.hint import Prior, SpaceHint
-from autotune.sampler.observations import Data, collect, objective_names, tabulate
+from autotune.sampler.memo import Memo
+from autotune.sampler.memory import Memory, Reading
+from autotune.sampler.observations import Observation, objective_names, tabulate
 from autotune.sampler.proposal import Question, allowed, propose
-from autotune.sampler.space import Key, KnownSpace, keys, learn_space
+from autotune.sampler.space import Key, KnownSpace, keys
+from autotune.sampler.threads import one_thread
 
 FOREIGN = 0.999  # the largest weight of another study's trial: 1 marks the study's own
 ABLATION_SHARE = 20  # one trial in this many of the budget
@@ -61,7 +63,7 @@ class ParetoSampler(BaseSampler):
         self._budget = budget
         self._lock = threading.RLock()
         self._proposed: dict[int, dict[str, Any]] = {}
-        self._launch_keys: dict[tuple[str, int], Hashable] = {}
+        self._memory, self._memo = Memory(), Memo()
 
     def reseed_rng(self) -> None:
         """Nothing to do: the randomness of a proposal follows from seed and trial number."""
@@ -69,7 +71,10 @@ class ParetoSampler(BaseSampler):
     def infer_relative_search_space(
         self, study: Study, trial: FrozenTrial
     ) -> dict[str, BaseDistribution]:
-        space = self._known_space(study)
+        with self._lock:
+            # As they were when the trial was asked: a second look at a database would cost more.
+            trials = study._get_trials(deepcopy=False, use_cache=True)
+            space = self._memory.space(trials, self._space)
         return {n: d for n, d in space.distributions.items() if not d.single()}
 
     def sample_relative(
@@ -77,7 +82,7 @@ class ParetoSampler(BaseSampler):
     ) -> dict[str, Any]:
         if not search_space:
             return {}
-        with self._lock, _one_thread():
+        with self._lock, one_thread():
             chosen = self._choose(study, trial)
             self._proposed[trial.number] = chosen
         return {name: chosen[name] for name in search_space if name in chosen}
@@ -99,102 +104,92 @@ class ParetoSampler(BaseSampler):
 
         Needs a finite space, known from the hint or from the trials; else False.
         """
-        space = self._known_space(study)
-        if not space.distributions or space.cardinality > ENUMERABLE:
-            return False
-        taken, launched = self._taken(study, space, None), self._launched(study, space)
-        nothing = np.full(len(space.axes), np.nan)
-        return _untried(space, taken, launched, nothing) is None
+        with self._lock:
+            trials = study.get_trials(deepcopy=False)
+            space = self._memory.space(trials, self._space)
+            if not space.distributions or space.cardinality > ENUMERABLE:
+                return False
+            read = self._memory.readings(study.study_name, trials, objective_names(study))
+            taken = _taken(read, trials, space) | self._running(trials, space, None)[0]
+            nothing = np.full(len(space.axes), np.nan)
+            return _untried(space, taken, _launched(read), nothing) is None
 
     def _choose(self, study: Study, trial: FrozenTrial) -> dict[str, Any]:
-        space = self._known_space(study)
+        trials = study.get_trials(deepcopy=False)  # with what other threads asked meanwhile
+        space = self._memory.space(trials, self._space)
         fixed = {**trial.system_attrs.get("fixed_params", {}), **trial.params}
-        pinned = space.encode([fixed])[0]
         pool = Pool(space.axes, self._priors)
         rng = self._rng(trial.number, "")
-        data = self._data(study, space)
-        taken, launched = self._taken(study, space, trial.number), self._launched(study, space)
+        names = objective_names(study)
+        read = self._memory.readings(study.study_name, trials, names)
+        data = tabulate(self._foreign(names) + _taught(read), space, study.directions)
+        running, pending = self._running(trials, space, trial.number)
         question = Question(
             data=data,
             space=space,
             pool=pool,
-            pending=space.encode(self._pending(study, space, trial.number)),
-            taken=taken,
-            launched=launched,
-            pinned=pinned,
-            expect=expectation(self._priors, space.axes, objective_names(study), data.scales),
+            pending=pending,
+            taken=_taken(read, trials, space) | running,
+            launched=_launched(read),
+            pinned=space.encode([fixed])[0],
+            expect=expectation(self._priors, space.axes, names, data.scales),
             number=trial.number,
             ablate=self._budget is not None and trial.number >= _search_trials(self._budget),
+            memo=self._memo,
         )
         chosen = propose(question, rng)
         if chosen is None and space.cardinality <= ENUMERABLE:
-            chosen = _untried(space, taken, launched, pinned)
+            chosen = _untried(space, question.taken, question.launched, question.pinned)
         if chosen is None:
             drawn = pool.anywhere(1, rng)[0]
-            chosen = np.where(np.isnan(pinned), drawn, pinned)
+            chosen = np.where(np.isnan(question.pinned), drawn, question.pinned)
         full = space.decode(chosen[None, :])[0]
         return {**full, **_spellable(space, full), **fixed}
 
-    def _known_space(self, study: Study) -> KnownSpace:
-        return learn_space(study.get_trials(deepcopy=False), self._space)
+    def _foreign(self, names: Sequence[str]) -> list[Observation]:
+        """What other studies teach, each trial with its weight."""
+        found: list[Observation] = []
+        for index, (trial, weight) in enumerate(self._history):
+            study = f"another {index}"  # numbers are unique within one study only
+            found += _taught(self._memory.readings(study, [trial], names, min(weight, FOREIGN)))
+        return found
 
-    def _data(self, study: Study, space: KnownSpace) -> Data:
-        names = objective_names(study)
-        found = collect(study.get_trials(deepcopy=False), space, names)
-        for trial, weight in self._history:
-            found += collect([trial], space, names, min(weight, FOREIGN))
-        return tabulate(found, space, study.directions)
-
-    def _pending(self, study: Study, space: KnownSpace, number: int) -> list[dict[str, Any]]:
-        running = [
-            t
-            for t in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
-            if t.number != number
-        ]
+    def _running(
+        self, trials: Sequence[FrozenTrial], space: KnownSpace, number: int | None
+    ) -> tuple[frozenset[Key], Array]:
+        """Keys and codes (m, axes) of running trials but ``number``, in order of number."""
+        running = [t for t in trials if t.state == TrialState.RUNNING and t.number != number]
         alive = {t.number for t in running} | {number}
         self._proposed = {n: p for n, p in self._proposed.items() if n in alive}
         full = [{**self._proposed.get(t.number, {}), **t.params} for t in running]
-        return [space.canonical(params) for params in full if params]
-
-    def _taken(self, study: Study, space: KnownSpace, number: int | None) -> frozenset[Key]:
-        measured = [
-            t.params
-            for t in study.get_trials(deepcopy=False)
-            if t.state.is_finished() and t.params and not t.user_attrs.get("lost")
-        ]
-        waiting = study.get_trials(deepcopy=False, states=(TrialState.WAITING,))
-        queued = [t.system_attrs.get("fixed_params", {}) for t in waiting]
-        pending = self._pending(study, space, -1 if number is None else number)
-        every = [space.canonical(params) for params in [*measured, *queued] if params] + pending
-        return frozenset(keys(space.encode(every)))
-
-    def _launched(self, study: Study, space: KnownSpace) -> frozenset[Hashable]:
-        """The hint's keys of what was measured: other spellings of it are no news."""
-        found = set()
-        for trial in study.get_trials(deepcopy=False):
-            if trial.state.is_finished() and trial.params and not trial.user_attrs.get("lost"):
-                known = (study.study_name, trial.number)
-                if known not in self._launch_keys:
-                    self._launch_keys[known] = space.launch_key(space.canonical(trial.params))
-                found.add(self._launch_keys[known])
-        return frozenset(found - {None})
+        codes = space.encode([space.canonical(params) for params in full if params])
+        return frozenset(keys(codes)), codes
 
     def _rng(self, number: int, purpose: str) -> np.random.Generator:
         return np.random.default_rng([self._seed, number, *purpose.encode()])
 
 
+def _taught(read: Sequence[Reading]) -> list[Observation]:
+    return [one.observation for one in read if one.observation is not None]
+
+
+def _taken(
+    read: Sequence[Reading], trials: Sequence[FrozenTrial], space: KnownSpace
+) -> frozenset[Key]:
+    """Keys of what was measured and of what is queued."""
+    waiting = [t.system_attrs.get("fixed_params") for t in trials if t.state == TrialState.WAITING]
+    queued = [space.canonical(params) for params in waiting if params]
+    return frozenset(one.key for one in read if not one.lost).union(keys(space.encode(queued)))
+
+
+def _launched(read: Sequence[Reading]) -> frozenset[Hashable]:
+    """The hint's keys of what was measured: other spellings of it are no news."""
+    return frozenset({one.launch_key for one in read if not one.lost} - {None})
+
+
 def _search_trials(budget: int) -> int:
     """How many trials come before those that undo changes of the front one by one."""
     return budget - budget // ABLATION_SHARE
-
-
-def _one_thread() -> AbstractContextManager[object]:
-    """Matrices of this size lose by threads: 20 ms instead of 0.1 ms each on a busy host."""
-    import scipy.linalg  # noqa: F401  # its own BLAS must be loaded to be limited
-    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # publishes none
-
-    limits: AbstractContextManager[object] = threadpool_limits(limits=1, user_api="blas")
-    return limits
 
 
 def _untried(

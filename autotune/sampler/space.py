@@ -129,9 +129,16 @@ class KnownSpace:
 
     def decode(self, codes: Array) -> list[dict[str, Any]]:
         """Full assignments from codes of shape (n, axes)."""
-        columns = [[one.decode(c) for c in codes[:, i].tolist()] for i, one in enumerate(self.axes)]
+        columns = [_decoded(one, codes[:, column]) for column, one in enumerate(self.axes)]
         names = [one.name for one in self.axes]
         return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+def _decoded(one: Axis, codes: Array) -> list[Any]:
+    """Values of one parameter; candidates share most of theirs, so each is decoded once."""
+    distinct, which = np.unique(codes, return_inverse=True)
+    values = [one.decode(code) for code in distinct.tolist()]
+    return [values[at] for at in which.tolist()]
 
 
 def keys(codes: Array) -> list[Key]:

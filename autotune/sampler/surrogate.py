@@ -3,12 +3,13 @@
 Two kernels are fitted and their predictions mixed evenly: the additive one learns faster, the
 product is honest where interactions rule, and where they disagree the mixture is unsure. Written
 with numpy and scipy only: at 40 trials a fit is some dozen evaluations of a 40 x 40 likelihood.
-Above ``MAX_FITTED`` observations a subset gives the hyperparameters, and above ``MAX_POINTS``
+Of many observations, the first ones give the hyperparameters (a fit that can be remembered) and
 the caller selects what to condition on, so that an ask stays bounded.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,13 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.sampler.encoding import Array
-from autotune.sampler.kernel import Additive, Backward, Kernel, Product, distances
+from autotune.sampler.kernel import Additive, Backward, Gaps, Kernel, Product, distances
+from autotune.sampler.memo import Memo
 
 CONSTANT = 4.0  # prior variance of the mean, in units of the gains' variance
 NOISE = (-5.0, 1.5)  # prior of the log noise variance, in the same units
 JITTER = 1e-8
-MAX_POINTS = 160  # conditioned on
-MAX_FITTED = 80  # of them used for the hyperparameters
+BOUNDS = (-9.0, 5.0)  # of every hyperparameter
+ITERATIONS = 60  # of the search for the most probable ones, at most
+MAX_FITTED = 80  # observations used for the hyperparameters
 KERNELS: tuple[Kernel, ...] = (Additive(), Product())
 
 
@@ -51,7 +54,10 @@ class Points:
 
 @dataclass(frozen=True)
 class Likelihood:
-    """The negative log posterior of a kernel's hyperparameters and noise, with its gradient."""
+    """The negative log posterior of a kernel's hyperparameters and noise, with its gradient.
+
+    ``gaps`` (P, n, n) are those among the points.
+    """
 
     kernel: Kernel
     gaps: Array
@@ -112,14 +118,14 @@ class Process:
     alpha: Array
     inverse: Array
 
-    def predict(self, gaps: Array) -> tuple[Array, Array]:
+    def predict(self, gaps: Gaps) -> tuple[Array, Array]:
         """Mean and variance, each (n,), from the gaps to its points; noise not included."""
         covariance = self.kernel.cross(gaps, self.theta) * self.points.weight + CONSTANT
         explained = np.einsum("ij,ij->i", covariance @ self.inverse, covariance)
         prior = self.kernel.variance(self.theta) + CONSTANT
         return covariance @ self.alpha, np.maximum(prior - explained, 1e-10)
 
-    def joint(self, gaps: Array, among: Array) -> tuple[Array, Array]:
+    def joint(self, gaps: Gaps, among: Gaps) -> tuple[Array, Array]:
         """Mean (n,) and covariance (n, n), from gaps to its points and among the new ones."""
         covariance = self.kernel.cross(gaps, self.theta) * self.points.weight + CONSTANT
         prior = self.kernel.cross(among, self.theta) + CONSTANT
@@ -130,11 +136,23 @@ class Process:
         diagonal = np.diag(self.inverse)
         return self.points.target - self.alpha / diagonal, 1 / diagonal
 
-    def conditioned_on(self, points: Points, gaps: Array) -> Process:
-        """The same hyperparameters on other points."""
-        shape = self.kernel.cross(gaps, self.theta)
-        covariance = _covariance(shape, points.share, self.noise, points)
-        inverse = inverse_from(np.linalg.cholesky(covariance))
+    def extended(self, target: Array, points: Points, gaps: Gaps, among: Gaps) -> Process:
+        """On ``points``, the last m of which are new and came out as ``target`` (m,).
+
+        ``gaps`` are those from the new points to the old ones, ``among`` those among the new.
+        """
+        count, more = len(self.points.target), len(target)
+        beside = self.kernel.cross(gaps, self.theta) * self.points.weight + CONSTANT
+        own = self.kernel.cross(among, self.theta) + CONSTANT
+        own[np.diag_indices_from(own)] += self.noise + JITTER
+        through = beside @ self.inverse
+        lower = inverse_from(np.linalg.cholesky(own - through @ beside.T))
+        corner = lower @ through
+        inverse = np.empty((count + more, count + more))
+        inverse[:count, :count] = self.inverse + through.T @ corner
+        inverse[count:, :count], inverse[:count, count:] = -corner, -corner.T
+        inverse[count:, count:] = lower
+        points = replace(points, target=np.concatenate([self.points.target, target]))
         return replace(self, points=points, alpha=inverse @ points.target, inverse=inverse)
 
 
@@ -155,7 +173,7 @@ class Surrogate:
         """Mean and standard deviation of the gain, each (n,), noise not included."""
         return self.predict_from(distances(codes, self.codes, self.categorical))
 
-    def predict_from(self, gaps: Array) -> tuple[Array, Array]:
+    def predict_from(self, gaps: Gaps) -> tuple[Array, Array]:
         """The same from ``distances(codes, self.codes)``, which objectives share."""
         mean, variance = _mixed([process.predict(gaps) for process in self.processes])
         return self.center + self.scale * mean, self.scale * np.sqrt(variance)
@@ -167,19 +185,18 @@ class Surrogate:
 
     def believing(self, codes: Array) -> Surrogate:
         """With further points (m, P) that turned out exactly as predicted."""
-        old = self.processes[0].points
-        mean, _ = self.predict(codes)
-        more = len(codes)
+        gaps = distances(codes, self.codes, self.categorical)
+        among = distances(codes, codes, self.categorical)
+        target = (self.predict_from(gaps)[0] - self.center) / self.scale
+        old, more = self.processes[0].points, len(codes)
         points = Points(
             np.concatenate([old.codes, codes]),
-            np.concatenate([old.target, (mean - self.center) / self.scale]),
+            np.concatenate([old.target, target]),
             np.concatenate([old.extra, np.zeros(more)]),
             np.concatenate([old.weight, np.ones(more)]),
         )
-        gaps = distances(points.codes, points.codes, self.categorical)
-        return replace(
-            self, processes=tuple(one.conditioned_on(points, gaps) for one in self.processes)
-        )
+        processes = [one.extended(target, points, gaps, among) for one in self.processes]
+        return replace(self, processes=tuple(processes))
 
 
 def _mixed(parts: list[tuple[Array, Array]]) -> tuple[Array, Array]:
@@ -194,38 +211,62 @@ def fit(
     noise_sd: Array,
     weight: Array,
     categorical: NDArray[np.bool_],
-    iterations: int = 60,
+    rows: Sequence[int] | NDArray[np.int64] | None = None,
+    decisive: int | None = None,
+    memo: Memo | None = None,
 ) -> Surrogate:
     """Fits one objective: codes (n, P), gains (n,), noise_sd (n,) or NaN, weight (n,) in (0, 1].
 
-    The noise of a foreign observation grows as its weight falls.
+    The first ``decisive`` observations (all) give scale and hyperparameters, which ``memo``
+    remembers; the model is conditioned on ``rows`` (all). The noise of a foreign observation
+    grows as its weight falls.
     """
-    center, scale = float(np.mean(gains)), float(np.std(gains)) or 1.0
+    decisive = len(gains) if decisive is None else decisive
+    center, scale = float(np.mean(gains[:decisive])), float(np.std(gains[:decisive])) or 1.0
     extra = np.nan_to_num(noise_sd / scale) ** 2 + 0.1 * (1 / weight - 1)
-    points = Points(codes, (gains - center) / scale, extra, weight)
-    gaps = distances(codes, codes, categorical)
-    processes = tuple(_fit(kernel, gaps, points, iterations) for kernel in KERNELS)
-    return Surrogate(processes, categorical, center, scale)
+    every = Points(codes, (gains - center) / scale, extra, weight)
+    points = every if rows is None else every.only(np.asarray(rows, dtype=np.int64))
+    basis = every.only(_spread_out(every.target[:decisive]))
+    gaps = distances(points.codes, points.codes, categorical)
+    found = [_optimum(kernel, basis, categorical, memo or Memo()) for kernel in KERNELS]
+    processes = [
+        _condition(kernel, vector, points, gaps)
+        for kernel, vector in zip(KERNELS, found, strict=True)
+    ]
+    return Surrogate(tuple(processes), categorical, center, scale)
 
 
-def _fit(kernel: Kernel, gaps: Array, points: Points, iterations: int) -> Process:
-    from scipy.optimize import minimize
+def _optimum(kernel: Kernel, points: Points, categorical: NDArray[np.bool_], memo: Memo) -> Array:
+    """The kernel's hyperparameters and the log noise that are most probable."""
 
-    some = _spread_out(points)
-    likelihood = Likelihood(kernel, gaps[:, some[:, None], some], points.only(some))
-    start, _ = likelihood.prior()
-    bounds = [(-9.0, 5.0)] * len(start)
-    options = {"maxiter": iterations}
-    found = minimize(likelihood, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
-    theta, noise = found.x[:-1], float(np.exp(found.x[-1]))
-    unfitted = Process(kernel, theta, noise, points, points.target, gaps[0])
-    return unfitted.conditioned_on(points, gaps)
+    def search() -> Array:
+        from scipy.optimize import minimize
+
+        gaps = distances(points.codes, points.codes, categorical).dense
+        likelihood = Likelihood(kernel, gaps, points)
+        start, _ = likelihood.prior()
+        bounds, options = [BOUNDS] * len(start), {"maxiter": ITERATIONS}
+        found = minimize(
+            likelihood, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options
+        )
+        best: Array = found.x
+        return best
+
+    parts = (points.codes, points.target, points.extra, points.weight)
+    return memo.of(search, type(kernel).__name__, *parts)
 
 
-def _spread_out(points: Points) -> NDArray[np.int64]:
+def _condition(kernel: Kernel, vector: Array, points: Points, gaps: Gaps) -> Process:
+    theta, noise = vector[:-1], float(np.exp(vector[-1]))
+    covariance = _covariance(kernel.cross(gaps, theta), points.share, noise, points)
+    inverse = inverse_from(np.linalg.cholesky(covariance))
+    return Process(kernel, theta, noise, points, inverse @ points.target, inverse)
+
+
+def _spread_out(target: Array) -> NDArray[np.int64]:
     """Indices for fitting: all, or evenly spread over the ranking, so that no range is missing."""
-    count = len(points.target)
+    count = len(target)
     if count <= MAX_FITTED:
         return np.arange(count)
-    ranking = np.argsort(points.target, kind="stable")
+    ranking = np.argsort(target, kind="stable")
     return np.sort(ranking[np.linspace(0, count - 1, MAX_FITTED).round().astype(np.int64)])

@@ -94,13 +94,13 @@ class Run:
         clock, asked = 0.0, 0
         while len(self.failed) < self.job.trials:
             while len(running) < self.job.workers and asked < self.job.trials:
-                trial, config = self._ask()
+                trial, config = self.ask()
                 truth = self.landscape.truth(config)
                 ends = clock + truth.seconds * self.rng.uniform(0.8, 1.2)
                 heapq.heappush(running, (ends, asked, trial, truth))
                 asked += 1
             clock, _, trial, truth = heapq.heappop(running)
-            self._tell(trial, truth)
+            self.tell(trial, truth)
             if len(self.failed) in MARKS:
                 share[str(len(self.failed))] = hypervolume(self.points) / best
         late = self.failed[10:] or [False]
@@ -108,7 +108,8 @@ class Run:
             self.job, share, float(np.mean(late)), float(np.mean(self.asks)), max(self.asks)
         )
 
-    def _ask(self) -> tuple[optuna.Trial, Config]:
+    def ask(self) -> tuple[optuna.Trial, Config]:
+        """The next trial and its configuration."""
         begun = time.perf_counter()
         trial = self.study.ask()
         if self.flat:
@@ -119,7 +120,8 @@ class Run:
         self.asks.append(time.perf_counter() - begun)
         return trial, config
 
-    def _tell(self, trial: optuna.Trial, truth: Truth) -> None:
+    def tell(self, trial: optuna.Trial, truth: Truth) -> None:
+        """How it ended, with noise."""
         trial.set_user_attr("trial_seconds", truth.seconds)
         self.failed.append(truth.values is None)
         if truth.values is None:

@@ -17,6 +17,7 @@ from autotune.sampler.acquisition import (
 )
 from autotune.sampler.encoding import axis
 from autotune.sampler.kernel import Additive, Kernel, Product, distances
+from autotune.sampler.memo import Memo
 from autotune.sampler.space import KnownSpace, keys, learn_space
 from tests.sampler.conftest import NewStudy, launch
 
@@ -36,7 +37,7 @@ def test_the_likelihoods_gradient_is_its_slope(kernel: Kernel) -> None:
     from scipy.optimize import approx_fprime
 
     data = points(np.random.default_rng(0))
-    gaps = distances(data.codes, data.codes, MIXED)
+    gaps = distances(data.codes, data.codes, MIXED).dense
     likelihood = surrogate.Likelihood(kernel, gaps, data)
     at = likelihood.prior()[0] + np.random.default_rng(1).normal(size=len(likelihood.prior()[0]))
     numeric = approx_fprime(at, lambda x: likelihood(x)[0], 1e-6)
@@ -52,6 +53,22 @@ def test_kernels_stay_positive_definite_with_inactive_parameters(kernel: Kernel)
     theta = kernel.prior(4)[0]
     covariance = kernel.cross(distances(codes, codes, MIXED), theta)
     assert np.linalg.eigvalsh(covariance).min() > -1e-8
+
+
+@pytest.mark.parametrize("kernel", [Additive(), Product()])
+def test_a_covariance_is_the_same_with_and_without_its_gradient(kernel: Kernel) -> None:
+    data = points(np.random.default_rng(9))
+    gaps = distances(data.codes, data.codes, MIXED)
+    theta = kernel.prior(4)[0] + np.random.default_rng(1).normal(size=len(kernel.prior(4)[0]))
+    np.testing.assert_allclose(kernel.cross(gaps, theta), kernel.forward(gaps.dense, theta)[0])
+
+
+def test_gaps_know_inactive_parameters() -> None:
+    left = np.array([[0.2, 1.0], [np.nan, np.nan]])
+    right = np.array([[0.6, 1.0], [0.6, 2.0], [np.nan, np.nan]])
+    gaps = distances(left, right, np.array([False, True])).dense
+    np.testing.assert_allclose(gaps[0], [[0.4, 0.4, 0.3], [0.1, 0.1, 0.0]])
+    np.testing.assert_allclose(gaps[1], [[0.0, 2.0, 2**0.5], [2**0.5, 2**0.5, 0.0]])
 
 
 def test_a_surrogate_finds_a_multiplicative_effect_again() -> None:
@@ -73,6 +90,28 @@ def test_believing_a_running_trial_leaves_nothing_to_learn_there() -> None:
     before, after = model.predict(there), model.believing(there).predict(there)
     assert after[0] == pytest.approx(before[0], abs=0.2)
     assert after[1] < before[1]
+
+
+def test_believing_several_at_once_is_believing_them_one_after_another() -> None:
+    rng = np.random.default_rng(10)
+    data = points(rng)
+    model = surrogate.fit(data.codes, data.target, np.full(12, np.nan), data.weight, MIXED)
+    running, elsewhere = points(rng, 5).codes, points(rng, 6).codes
+    one_by_one = model
+    for at in range(5):
+        one_by_one = one_by_one.believing(running[at : at + 1])
+    together = model.believing(running)
+    for mine, theirs in zip(one_by_one.processes, together.processes, strict=True):
+        np.testing.assert_allclose(mine.inverse, theirs.inverse, atol=1e-6)
+        rows = distances(elsewhere, theirs.points.codes, MIXED)
+        np.testing.assert_allclose(mine.predict(rows)[1], theirs.predict(rows)[1], atol=1e-6)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 60])
+def test_the_front_is_what_nothing_beats(count: int) -> None:
+    points = np.random.default_rng(count).integers(0, 6, size=(count, 2)).astype(float)
+    beaten = [any((p >= q).all() and (p > q).any() for p in points) for q in points]
+    assert pareto_mask(points).tolist() == [not one for one in beaten]
 
 
 @pytest.mark.parametrize("log", [True, False])
@@ -108,7 +147,7 @@ AXES = [axis(n, CategoricalDistribution([f"{n}{i}" for i in range(4)])) for n in
 
 def learned(codes: list[list[float]], ok: list[bool], kind: str) -> feasibility.Feasibility:
     kinds = ["" if good else kind for good in ok]
-    return feasibility.learn(AXES, np.array(codes), np.array(ok), kinds, np.ones(len(ok)))
+    return feasibility.learn(AXES, np.array(codes), np.array(ok), kinds, np.ones(len(ok)), Memo())
 
 
 def test_a_value_that_crashed_three_times_and_never_worked_is_guilty() -> None:
@@ -144,7 +183,7 @@ def test_memory_has_a_boundary_through_the_ordinals() -> None:
     rng = np.random.default_rng(7)
     codes = rng.random((40, 3))
     failed = codes[:, 0] + 2 * codes[:, 1] > 1.6
-    model = capacity.fit(codes, failed, np.zeros(3, dtype=bool))
+    model = capacity.fit(codes, failed, np.zeros(3, dtype=bool), Memo())
     fresh = rng.random((300, 3))
     right = (model.probability(fresh) < 0.5) == (fresh[:, 0] + 2 * fresh[:, 1] > 1.6)
     assert right.mean() > 0.9

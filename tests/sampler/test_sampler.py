@@ -189,7 +189,7 @@ def test_any_number_of_objectives_in_any_direction(
     study = new_study(directions=directions)
 
     def objective(trial: optuna.Trial) -> list[float]:
-        x = trial.suggest_float("x", 1e-3, 10.0, log=True)
+        x = trial.suggest_float("x", 0.0, 10.0)
         y = trial.suggest_int("y", 0, 10, step=2)
         return [(x - 1) ** 2 + y + 0.1, x + y + 1.0, 3.0 - y][: len(directions)]
 
@@ -210,6 +210,24 @@ def test_values_that_are_not_finite_count_as_failures(new_study: NewStudy) -> No
         study.tell(trial, [math.nan, 1.0])
     assert study.trials[-1].state == TrialState.FAIL
     study.optimize(lambda t: (t.suggest_float("x", 0, 1), 1.0), n_trials=2)
+
+
+def test_a_missed_limit_is_avoided_and_its_speed_is_learned_from(new_study: NewStudy) -> None:
+    def limited(trial: optuna.Trial) -> tuple[float, float]:
+        x = trial.suggest_float("x", 0, 1)
+        slow = trial.suggest_categorical("mode", ["fast", "slow"]) == "slow"
+        trial.set_constraint("limit", 0.2 if slow else 0.0)
+        if slow:
+            trial.set_user_attr("failure_kind", "limit_violated")
+        return 1.1 - abs(x - 0.3), 1.0
+
+    study = new_study(ParetoSampler(seed=0))
+    for x in (0.0, 0.5, 0.7, 0.9, 1.0):
+        study.enqueue_trial({"x": x, "mode": "slow"})
+    study.enqueue_trial({"x": 1.0, "mode": "fast"})
+    study.optimize(limited, n_trials=9)
+    assert not any(failed(t) for t in study.trials[6:])
+    assert all(abs(t.params["x"] - 0.3) < 0.1 for t in study.trials[7:])
 
 
 def test_negative_objectives_are_not_logged_and_work(new_study: NewStudy) -> None:
