@@ -45,7 +45,7 @@ def concurrency_limit(case: Case) -> Iterator[Finding]:
     elif most < NEARLY_ALL * sent - 1:
         yield _kv_or_unknown(case, sent, most)
     elif case.figure("retractions"):
-        yield _retracted(case, sent)
+        yield _ran_full(case, sent)
 
 
 def _max_running(case: Case, sent: int, limit: float) -> Finding:
@@ -74,7 +74,7 @@ def _why_limited(case: Case, limit: float) -> str:
 def _without_gauge(case: Case, sent: int) -> Finding:
     """What does not depend on when the server was looked at settles it, or nothing does."""
     if case.figure("retractions") or _kv_ran_full(case, sent):
-        return _retracted(case, sent)
+        return _ran_full(case, sent)
     if _kv_cannot_hold(case, sent):
         return cause(
             "kv_too_small",
@@ -111,11 +111,12 @@ def _kv_or_unknown(case: Case, sent: int, most: float) -> Finding:
     )
 
 
-def _retracted(case: Case, sent: int) -> Finding:
+def _ran_full(case: Case, sent: int) -> Finding:
+    put_back = case.figure("retractions")
+    cost = "what is put back is prefilled again" if put_back else "requests waited for room in it"
     return cause(
         "kv_too_small",
-        f"The KV cache ran full at peak{_kv_text(case, sent)}: what is put back is prefilled "
-        "again.",
+        f"The KV cache ran full at peak{_kv_text(case, sent)}: {cost}.",
         "a larger memory fraction or fewer requests at once",
         **_kv_figures(case),
     )
