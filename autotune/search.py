@@ -97,7 +97,7 @@ def _taken_back_if_refused(run: RunDir) -> Iterator[None]:
 
     So the same command works once what was wrong has been put right.
     """
-    is_new = not run.path.exists()
+    is_new = not run.path.exists() or not any(run.path.iterdir())
     run.create()
     try:
         yield
