@@ -22,7 +22,7 @@ from autotune.errors import InputError
 from autotune.ownership import create_own
 from autotune.rundir import RunDir, read_run
 from autotune.show import show_document
-from autotune.storage import open_storage
+from autotune.storage import open_storage, study_url
 from tests.postgres import PASSWORD, Postgres, postgres_programs, running_postgres
 from tests.searching import Study, ended, only_line, study_in, wait_for
 from tests.test_dashboard import fetched, served
@@ -70,6 +70,12 @@ def impatient(study: Study, *options: str) -> subprocess.Popen[str]:
     )
 
 
+def files_with_the_password(study: Study) -> list[Path]:
+    files = [path for path in study.run.rglob("*") if path.is_file()]
+    assert len(files) > 10
+    return [path for path in files if b"ct-horse" in path.read_bytes()]
+
+
 def connected_processes(server: Postgres) -> set[int]:
     """The processes that hold a connection of autotune's to the server."""
     rows = server.execute(
@@ -110,9 +116,7 @@ def test_only_the_driver_is_connected(searched: tuple[Study, str, set[int], int]
 
 def test_the_password_is_nowhere_in_the_run(searched: tuple[Study, str, set[int], int]) -> None:
     study = searched[0]
-    files = [path for path in study.run.rglob("*") if path.is_file()]
-    assert len(files) > 10
-    assert not [path for path in files if b"ct-horse" in path.read_bytes()]
+    assert not files_with_the_password(study)
     assert json.loads((study.run / "storage.json").read_text())["url"].startswith(
         "postgresql://autotune:***@127.0.0.1:"
     )
@@ -190,8 +194,12 @@ def test_a_server_that_dies_ends_the_search_and_resume_continues(
     assert len([o for o in outcomes if o["state"] == "ok"]) == 2
 
 
-def test_a_server_that_restarts_is_waited_for(postgres: Postgres, tmp_path: Path) -> None:
+def test_a_server_that_restarts_is_waited_for_and_a_password_may_stay_out_of_the_url(
+    postgres: Postgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGPASSWORD", PASSWORD)
     study, url = study_in(tmp_path), postgres.new_database("restarting")
+    url = url.replace(f":{PASSWORD}", "")
     driver = study.start("--storage", url)
     wait_for(lambda: study.phase() == "load", driver)
     postgres.die()
@@ -202,6 +210,8 @@ def test_a_server_that_restarts_is_waited_for(postgres: Postgres, tmp_path: Path
     status, output = ended(driver)
     assert status == 0, output
     assert [outcome["state"] for outcome in study.outcomes()] == ["ok", "ok"]
+    assert study_url(study.run) == url  # --resume needs no --storage
+    assert not files_with_the_password(study)
 
 
 @pytest.mark.parametrize(
