@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import signal
 import socket
 import sys
 import threading
@@ -23,6 +24,9 @@ from autotune.leash import tie_children
 
 MEMORY_MONITOR = "RAY_memory_monitor_refresh_ms"
 """The environment variable that switches it off with 0, where a node of Ray is started."""
+
+_STARTS = 3
+_EXIT_CODE = 49  # of /proc/PID/stat, counted from the state
 
 
 def start_ray(address: str | None, gpus: int | None) -> None:
@@ -46,26 +50,46 @@ def start_ray(address: str | None, gpus: int | None) -> None:
     # That the private cluster uses Ray's own token is no news to anybody.
     logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)
     tie_children()  # Ray's daemons outlive a killed driver by a minute; so tied, by seconds
-    with _noticing_a_dead_raylet():
-        ray.init(
-            "local",  # even where a cluster runs on this machine: it was not asked for
-            num_gpus=gpus or 0,
-            num_cpus=os.cpu_count(),
-            include_dashboard=False,
-            object_store_memory=128 * 2**20,
-            **common,
-        )
+    options = common | {
+        "num_gpus": gpus or 0,
+        "num_cpus": os.cpu_count(),
+        "include_dashboard": False,
+        "object_store_memory": 128 * 2**20,
+    }
+    _start_own(options)
+
+
+def _start_own(options: dict[str, Any]) -> None:
+    """Start the private cluster, even where one runs on this machine: it was not asked for.
+
+    A raylet ends itself if its agents are not there after 15 s, which nothing can change and a
+    busy host may exceed: so once more. Raises NoMachineLeft.
+    """
+    for start in range(1, _STARTS + 1):
+        try:
+            with _noticing_a_killed_raylet():
+                ray.init("local", **options)
+            return
+        except Exception as error:  # Ray has no class of its own for it
+            if "timed out" not in str(error):
+                raise
+            ray.shutdown()
+            if start == _STARTS:
+                raise NoMachineLeft(
+                    f"this host is too busy: Ray did not start in {_STARTS} attempts; "
+                    "--resume starts again"
+                ) from error
 
 
 @contextlib.contextmanager
-def _noticing_a_dead_raylet() -> Iterator[None]:
+def _noticing_a_killed_raylet() -> Iterator[None]:
     """`ray.init` waits for half a minute, deaf to signals, for a raylet that was killed as it
     came up. Nothing else runs yet, so the process just ends, and the tied children with it."""
     over = threading.Event()
 
     def look() -> None:
         while not over.wait(0.5):
-            if _has_dead_child("raylet"):
+            if _has_killed_child("raylet"):
                 print("autotune: Ray died as it started; --resume starts again", file=sys.stderr)
                 os._exit(NoMachineLeft.exit_status)
 
@@ -76,9 +100,19 @@ def _noticing_a_dead_raylet() -> Iterator[None]:
         over.set()
 
 
-def _has_dead_child(name: str) -> bool:
+def _has_killed_child(name: str) -> bool:
+    """Whether somebody killed a child of that name; one that gave up by itself does not count."""
     dead = (p for p in psutil.Process().children() if p.status() == psutil.STATUS_ZOMBIE)
-    return any(process.name() == name for process in dead)
+    return any(p.name() == name and _signal_of(p.pid) == signal.SIGKILL for p in dead)
+
+
+def _signal_of(pid: int) -> int:
+    """The signal that ended a process which nobody has waited for yet; 0 for none."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    except OSError:
+        return 0
+    return int(fields[_EXIT_CODE]) & 0x7F
 
 
 def _join(address: str, options: dict[str, Any]) -> None:

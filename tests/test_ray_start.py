@@ -1,0 +1,67 @@
+"""A private Ray comes up on a busy host too, and a killed one is not waited for."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from typing import Any
+
+import pytest
+
+from autotune import cluster
+from autotune.errors import NoMachineLeft
+from tests.patience import until
+
+TIMED_OUT = "The current node timed out during startup. This could happen because"
+
+
+class Starts:
+    """Stands in for `ray`: its first starts fail."""
+
+    def __init__(self, *failures: Exception) -> None:
+        self.failures, self.starts, self.ended = list(failures), 0, 0
+
+    def init(self, address: str, **options: Any) -> None:
+        assert address == "local"
+        self.starts += 1
+        if self.failures:
+            raise self.failures.pop(0)
+
+    def shutdown(self) -> None:
+        self.ended += 1
+
+
+@pytest.fixture
+def ray(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Starts:
+    starts = Starts(*request.param)
+    monkeypatch.setattr(cluster, "ray", starts)
+    return starts
+
+
+@pytest.mark.parametrize("ray", [[Exception(TIMED_OUT)] * 2], indirect=True)
+def test_ray_is_started_again_where_the_host_was_too_busy(ray: Starts) -> None:
+    cluster._start_own({})
+    assert (ray.starts, ray.ended) == (3, 2)
+
+
+@pytest.mark.parametrize("ray", [[Exception(TIMED_OUT)] * 3], indirect=True)
+def test_a_ray_that_never_starts_is_one_clear_line(ray: Starts) -> None:
+    with pytest.raises(NoMachineLeft, match="too busy: Ray did not start in 3 attempts"):
+        cluster._start_own({})
+
+
+@pytest.mark.parametrize("ray", [[ValueError("num_gpus")]], indirect=True)
+def test_another_error_is_not_tried_again(ray: Starts) -> None:
+    with pytest.raises(ValueError, match="num_gpus"):
+        cluster._start_own({})
+    assert ray.starts == 1
+
+
+@pytest.mark.parametrize(("number", "killed"), [(signal.SIGKILL, True), (signal.SIGABRT, False)])
+def test_a_daemon_that_gave_up_is_told_from_a_killed_one(number: int, killed: bool) -> None:
+    child = subprocess.Popen(["sleep", "600"])
+    assert not cluster._has_killed_child("sleep")
+    child.send_signal(number)
+    until(lambda: cluster._signal_of(child.pid) == number)
+    assert cluster._has_killed_child("sleep") is killed
+    child.wait()
