@@ -120,6 +120,7 @@ class Conductor:
                     reason = self._start_or_reason(next_trial(), slot)
                 elif asked is not None:
                     self._start(asked, slot)
+                await asyncio.sleep(0)  # it leaves before the next is thought of
             if not self.running and not (self.hosts.opening and not reason):
                 return self.stopping or reason or "no machine is left"
             await self._wait_for_a_trial()
