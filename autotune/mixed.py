@@ -47,9 +47,13 @@ class Scales:
             self._baseline = baseline_of([outcome])
 
     def needs_baseline(self, digest: str) -> bool:
-        """Whether that kind of host has to measure the baseline, and nobody does it yet."""
+        """Whether that kind of host has to measure the baseline, and nobody does it yet.
+
+        Not before the first host has: with nothing to compare with, its figures would be told as
+        they are, and a faster host is often the first to be through.
+        """
         known = digest == self.reference or digest in self._own
-        return not known and digest not in self._measuring
+        return self._baseline is not None and not known and digest not in self._measuring
 
     def is_measuring(self, digest: str) -> None:
         """A host of that kind has begun to measure the baseline."""

@@ -103,6 +103,8 @@ def test_the_first_host_is_told_as_it_measured() -> None:
 def test_each_other_kind_of_host_measures_the_baseline_once() -> None:
     scales = Scales(FIRST)
     assert not scales.needs_baseline(FIRST)
+    assert not scales.needs_baseline(OTHER)  # it would be through first, and told as it is
+    scales.add(outcome(purpose="baseline"))
     assert scales.needs_baseline(OTHER)
     scales.is_measuring(OTHER)
     assert not scales.needs_baseline(OTHER)
