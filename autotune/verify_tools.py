@@ -48,6 +48,7 @@ class Tool:
     find: Callable[[], tuple[str, ...] | None]
     arguments: Callable[[Job], list[str]]
     read: Callable[[Path], Figures]
+    trips_over: tuple[str, ...] = ()  # variables that keep it from a tokenizer in a folder
 
 
 def _vllm() -> tuple[str, ...] | None:
@@ -117,28 +118,46 @@ def _aiperf_arguments(job: Job) -> list[str]:
 
 
 def _read_aiperf(folder: Path) -> Figures:
-    [path] = folder.rglob("profile_export_aiperf.json")
-    result: Mapping[str, Any] = json.loads(path.read_text())
+    """The folder's own summary: `phases/` below it holds one of the same name for each phase."""
+    result: Mapping[str, Any] = json.loads((folder / "profile_export_aiperf.json").read_text())
     return {
         "tok_s": float(result["output_token_throughput"]["avg"]),
         "ttft_ms": float(result["time_to_first_token"]["p50"]),
         "tpot_ms": float(result["inter_token_latency"]["p50"]),
+        "answer_tokens": float(result["output_sequence_length"]["avg"]),
     }
 
 
 def _guidellm() -> tuple[str, ...] | None:
-    return _executable("guidellm", "benchmark", "run")
+    return _executable("guidellm", "run")
 
 
 def _guidellm_arguments(job: Job) -> list[str]:
-    data = f"prompt_tokens={job.input_tokens},output_tokens={job.output_tokens}"
-    return [
-        *("--target", job.url, "--model", job.model, "--processor", job.tokenizer),
-        *("--request-type", "chat_completions", "--data", data),
-        *("--profile", "concurrent", "--rate", str(job.concurrency)),
-        *("--max-requests", str(job.requests), "--random-seed", str(job.seed)),
-        *("--output-dir", str(job.folder), "--outputs", "json"),
-    ]
+    """As of GuideLLM 0.8. Its check of the backend wants /health, which not every server has."""
+    options: dict[str, dict[str, Any]] = {
+        "backend": {
+            "kind": "openai_http",
+            "target": job.url,
+            "model": job.model,
+            "validate_backend": False,
+        },
+        "tokenizer": {"kind": "huggingface_auto", "model": job.tokenizer},
+        "data": {
+            "kind": "synthetic_text",
+            "prompt_tokens": job.input_tokens,
+            "output_tokens": job.output_tokens,
+        },
+        "profile": {
+            "kind": "concurrent",
+            "streams": [job.concurrency],
+            "warmup": {"value": job.warm_up, "mode": "requests"},
+        },
+        "constraint": {"kind": "max_requests", "count": job.warm_up + job.requests},
+        "seed": {"kind": "static", "value": job.seed},
+        "output": {"kind": "json", "path": str(job.folder / "benchmarks.json")},
+    }
+    given = [(f"--{name}", json.dumps(value)) for name, value in options.items()]
+    return [*(word for option in given for word in option), "--disable-console"]
 
 
 def _read_guidellm(folder: Path) -> Figures:
@@ -149,6 +168,7 @@ def _read_guidellm(folder: Path) -> Figures:
         "tok_s": float(metrics["output_tokens_per_second"]["successful"]["mean"]),
         "ttft_ms": float(metrics["time_to_first_token_ms"]["successful"]["median"]),
         "tpot_ms": float(metrics["inter_token_latency_ms"]["successful"]["median"]),
+        "answer_tokens": float(metrics["output_token_count"]["successful"]["mean"]),
     }
 
 
@@ -157,7 +177,7 @@ TOOLS: Mapping[str, Tool] = {
     for tool in (
         Tool("vllm", _vllm, _vllm_arguments, _read_bench),
         Tool("sglang", _sglang, _sglang_arguments, _read_bench),
-        Tool("aiperf", _aiperf, _aiperf_arguments, _read_aiperf),
+        Tool("aiperf", _aiperf, _aiperf_arguments, _read_aiperf, ("HF_HUB_OFFLINE",)),
         Tool("guidellm", _guidellm, _guidellm_arguments, _read_guidellm),
     )
 }
@@ -188,14 +208,13 @@ def find_tool(name: str | None) -> tuple[Tool, tuple[str, ...]]:
 
 
 def run_tool(tool: Tool, command: Sequence[str], job: Job) -> Figures:
-    """Run one tool and read its result. Raises AutotuneError with the end of its output."""
-    environment = {**os.environ, "TOKENIZERS_PARALLELISM": "false"}
+    """Run one tool and read its result. Raises AutotuneError with what it says of the failure."""
     try:
         done = subprocess.run(
             [*command, *tool.arguments(job)],
             capture_output=True,
             text=True,
-            env=environment,
+            env=_environment(tool, job),
             cwd=job.folder,
             timeout=_LIMIT_SECONDS,
             check=False,
@@ -208,5 +227,19 @@ def run_tool(tool: Tool, command: Sequence[str], job: Job) -> Figures:
         reason = f"exit status {done.returncode}"
     except (OSError, ValueError, LookupError, TypeError) as problem:
         reason = f"no result that can be read: {problem!r}"
-    said = (done.stderr or done.stdout).strip().splitlines()[-3:]
-    raise AutotuneError(f"{tool.name}: {reason}: {' | '.join(said)}")
+    raise AutotuneError(f"{tool.name}: {reason}: {_last_words(done.stderr or done.stdout)}")
+
+
+def _environment(tool: Tool, job: Job) -> dict[str, str]:
+    environment = {**os.environ, "TOKENIZERS_PARALLELISM": "false"}
+    if Path(job.tokenizer).is_dir():
+        for name in tool.trips_over:
+            environment.pop(name, None)
+    return environment
+
+
+def _last_words(output: str) -> str:
+    """The last lines that name an error, or else the last lines; without the frames around them."""
+    lines = [line.strip("│╭╰╮╯─ ") for line in output.splitlines()]
+    told = [line for line in lines if line]
+    return " | ".join([line for line in told if "Error" in line][-2:] or told[-3:])
