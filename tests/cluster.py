@@ -16,6 +16,7 @@ from ray.cluster_utils import Cluster
 
 from autotune.machine import open_machine
 from tests.census import Leftovers, leftovers
+from tests.patience import PATIENCE_SECONDS
 
 OBJECT_STORE_BYTES = 80 * 2**20  # Ray's smallest
 
@@ -68,9 +69,9 @@ def node_without(folder: Path, address: str) -> Iterator[None]:
         node.stdout.close()
 
 
-def left_on_nodes(run: Path, seconds: float) -> Leftovers:
-    """What is left of a run's trials, on whichever node, after at most so many seconds."""
-    end = time.monotonic() + seconds
+def left_on_nodes(run: Path) -> Leftovers:
+    """What stays of a run's trials, on whichever node, however long one waits."""
+    end = time.monotonic() + PATIENCE_SECONDS
     while (found := _left(run)) and time.monotonic() < end:
         time.sleep(0.2)
     return found
