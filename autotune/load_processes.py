@@ -26,6 +26,7 @@ from autotune.stream import Endpoint, Reply, Request
 
 STREAMS_PER_PROCESS = 512
 _LENGTH = struct.Struct("<Q")
+_READY, _GO = "ready", b"!"
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,10 @@ def _stop(child: asyncio.subprocess.Process) -> None:
 async def _started(
     jobs: list[Job], children: list[asyncio.subprocess.Process]
 ) -> AsyncIterator[None]:
-    """Start a child for every job; none is left, whatever happens."""
+    """Start a child for every job; none is left, whatever happens.
+
+    They begin together: on a busy host one would be through before another is there.
+    """
     pipe = asyncio.subprocess.PIPE
     try:
         for job in jobs:
@@ -97,6 +101,11 @@ async def _started(
             children.append(child)
             assert child.stdin is not None
             child.stdin.write(_packed(job))
+        for child in children:
+            assert await _message(child) == _READY
+        for child in children:
+            assert child.stdin is not None
+            child.stdin.write(_GO)
         yield
     finally:
         for child in children:
@@ -107,19 +116,23 @@ async def _started(
 
 async def _follow(child: asyncio.subprocess.Process, ask: Callable[[Reply], bool]) -> Run:
     """Hand on a child's replies until its `Run` comes."""
-    assert child.stdout is not None
     while True:
-        try:
-            (length,) = _LENGTH.unpack(await child.stdout.readexactly(_LENGTH.size))
-            message = pickle.loads(await child.stdout.readexactly(length))
-        except asyncio.IncompleteReadError as problem:
-            status = await child.wait()
-            raise TrialLost(f"a client process ended with status {status}") from problem
+        message = await _message(child)
         if isinstance(message, Run):
             return message
         if isinstance(message, LoadStalled):
             raise message
         ask(message)
+
+
+async def _message(child: asyncio.subprocess.Process) -> Any:
+    assert child.stdout is not None
+    try:
+        (length,) = _LENGTH.unpack(await child.stdout.readexactly(_LENGTH.size))
+        return pickle.loads(await child.stdout.readexactly(length))
+    except asyncio.IncompleteReadError as problem:
+        status = await child.wait()
+        raise TrialLost(f"a client process ended with status {status}") from problem
 
 
 def _merged(runs: list[Run], concurrency: int) -> Run:
@@ -146,7 +159,14 @@ def _read(source: BinaryIO) -> Any:
 
 def main() -> None:
     """Run one job from standard input; replies, then the run, go to standard output."""
+
+    def send(message: Any) -> None:
+        sys.stdout.buffer.write(_packed(message))
+        sys.stdout.buffer.flush()
+
     job: Job = _read(sys.stdin.buffer)
+    send(_READY)
+    sys.stdin.buffer.read(len(_GO))
     stopped = threading.Event()
 
     def wait_for_the_end() -> None:
@@ -154,10 +174,6 @@ def main() -> None:
         stopped.set()
 
     threading.Thread(target=wait_for_the_end, daemon=True).start()
-
-    def send(message: Any) -> None:
-        sys.stdout.buffer.write(_packed(message))
-        sys.stdout.buffer.flush()
 
     def more(reply: Reply) -> bool:
         send(reply)

@@ -16,7 +16,7 @@ from autotune.calibrate import mock_request, running_mock
 from autotune.clock import WallClock
 from autotune.errors import TrialLost
 from autotune.load import LoadStalled, Run, closed_loop, open_loop
-from autotune.load_processes import closed_loop_in_processes
+from autotune.load_processes import _merged, closed_loop_in_processes
 from autotune.mock import Truth
 from autotune.stream import Connection, Endpoint, Fault, Reply, Request
 from tests.odd_server import (
@@ -314,7 +314,12 @@ async def test_several_client_processes_are_one_load(processes: int) -> None:
     indices = sorted(reply.index for reply in run.replies)
     assert len(indices) >= 30 and len(set(indices)) == len(indices) and indices[0] == 100
     assert run.concurrency == 7 and not run.failed
-    assert run.full_from < run.full_until and run.client_cpu_seconds > 0
+    assert run.client_cpu_seconds > 0
+
+
+def test_a_load_of_several_processes_is_full_while_all_of_them_are() -> None:
+    runs = [Run((), 4, 10.0, 30.0, 0.5), Run((), 3, 12.0, 29.0, 0.25)]
+    assert _merged(runs, 7) == Run((), 7, 12.0, 29.0, 0.75)
 
 
 async def test_a_dead_client_process_loses_the_trial_and_leaves_none_behind() -> None:
