@@ -18,7 +18,7 @@ from autotune.errors import AutotuneError, InputError
 from autotune.measure_url import measure_url, report_text
 from autotune.mock import Truth
 from autotune.verify import verify_text, verify_url
-from autotune.verify_tools import TOOLS, find_tool
+from autotune.verify_tools import find_tool
 
 TRUTH = Truth(ttft_seconds=0.02, tpot_seconds=0.002, tokens_per_chunk=2)
 
@@ -114,28 +114,6 @@ def test_a_tool_that_fails_is_reported_with_its_last_words(
     stand_in(last)
     with running_mock(TRUTH) as url, pytest.raises(AutotuneError, match=f"vllm: .*{said}"):
         verify_url(url, [1], tool="vllm", rounds=1, input_tokens=64, output_tokens=32)
-
-
-def test_the_results_of_aiperf_and_guidellm_are_read(tmp_path: Path) -> None:
-    nested = tmp_path / "run"
-    nested.mkdir()
-    (nested / "profile_export_aiperf.json").write_text(
-        json.dumps(
-            {
-                "output_token_throughput": {"avg": 90.0, "unit": "tokens/sec"},
-                "time_to_first_token": {"p50": 30.0},
-                "inter_token_latency": {"p50": 3.0},
-            }
-        )
-    )
-    assert TOOLS["aiperf"].read(tmp_path) == {"tok_s": 90.0, "ttft_ms": 30.0, "tpot_ms": 3.0}
-    metrics = {
-        "output_tokens_per_second": {"successful": {"mean": 80.0}},
-        "time_to_first_token_ms": {"successful": {"median": 31.0}},
-        "inter_token_latency_ms": {"successful": {"median": 3.1}},
-    }
-    (tmp_path / "benchmarks.json").write_text(json.dumps({"benchmarks": [{"metrics": metrics}]}))
-    assert TOOLS["guidellm"].read(tmp_path) == {"tok_s": 80.0, "ttft_ms": 31.0, "tpot_ms": 3.1}
 
 
 def test_the_clients_ceiling_is_measured_once_and_kept(
