@@ -47,7 +47,7 @@ class Effort:
 
 EFFORT = Effort(300, 300, 100, climbers=6, rounds=3)
 LATER_EFFORT = Effort(80, 120, 40, climbers=3, rounds=2)
-LATER = 150  # measured launches after which an ask must be cheap
+LATER = 150  # measured and running launches after which an ask must be cheap
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,8 @@ def _climb(question: Question, score: Score, rng: np.random.Generator) -> Array 
     """The best of a broad pool and of the neighbours of its best, a few times over."""
     seen = set(question.taken)
     space, pool, pinned = question.space, question.pool, question.pinned
-    effort = EFFORT if question.data.measured.sum() <= LATER else LATER_EFFORT
+    points = question.data.measured.sum() + len(question.pending)
+    effort = EFFORT if points <= LATER else LATER_EFFORT
     found = _admit(_first_pool(question.data, pool, effort, rng), seen, space, pinned)
     scores = score(found.codes)
     for _ in range(effort.rounds):

@@ -160,7 +160,7 @@ def jobs(options: argparse.Namespace) -> Iterator[Job]:
                 continue
             for start in options.start.split(","):
                 for workers in (int(w) for w in options.workers.split(",")):
-                    for seed in range(seeds):
+                    for seed in range(options.first_seed, options.first_seed + seeds):
                         yield Job(name, sampler, start, workers, seed, trials)
 
 
@@ -251,6 +251,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--landscapes", default="held-out", help="tuning, held-out, all, or names")
     parser.add_argument("--samplers", default=",".join(CONTENDERS))
     parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--slow-seeds", type=int, default=5, help="seeds of GPSampler")
     parser.add_argument("--trials", type=int, default=60)
     parser.add_argument("--start", default="warm,cold")
