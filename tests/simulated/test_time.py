@@ -48,6 +48,17 @@ def test_figures_are_the_same_at_every_speed(extra: list[str], tmp_path: Path) -
     assert slow == pytest.approx(fast, rel=0.04)
 
 
+def test_what_is_asked_while_kernels_are_compiled_waits_for_them(tmp_path: Path) -> None:
+    """HTTP is open by then. Served meanwhile, tokens took the compiler's time."""
+    args = [*KIMI_ARGS, "--attention-backend", "flashinfer"]
+    with simulated(tmp_path, "sglang", args, speed=200) as server:
+        until(lambda: server._health() == 503)
+        run = server.load(1, 1, (128, 64))
+        assert "ready to roll" in server.log
+        assert single_tok_s(run)[0] < 5  # it waited for most of the 75 s
+        assert single_tok_s(server.load(1, 1, (128, 64)))[0] > 50
+
+
 def test_virtual_time_stands_while_the_client_thinks(tmp_path: Path) -> None:
     with simulated(tmp_path, "sglang", KIMI_ARGS) as server:
         server.wait_ready()

@@ -97,7 +97,9 @@ class Scheduler:
 
     # -- the loop ------------------------------
     async def run(self) -> None:
-        """Serve for ever."""
+        """Serve for ever, first what came while the server was not ready."""
+        if self.load:
+            self.clock.begin_busy()
         while True:
             self._drop_aborted()
             if not self.load:

@@ -81,6 +81,8 @@ class Server:
         self.sim.memory.busy(0)
         self.sim.healthy = True
         self.sim.clock.busy = False
+        # Not before: while kernels are compiled for the first request, nothing else is served.
+        self._tasks.append(asyncio.ensure_future(self.scheduler.run()))
         await self.scheduler_forever()
 
     def _bind(self) -> socket.socket:
@@ -125,8 +127,7 @@ class Server:
         if "ignores_sigterm" not in sim.faults:
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, self._stop)
-        for work in (sim.clock.tick_when_idle(), self.scheduler.run()):
-            self._tasks.append(asyncio.ensure_future(work))
+        self._tasks.append(asyncio.ensure_future(sim.clock.tick_when_idle()))
 
     def _stop(self) -> None:
         self._tasks.append(
