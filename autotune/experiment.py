@@ -297,6 +297,11 @@ class Experiment(Section):
     def _check(self) -> Experiment:
         return checked(self)
 
+    def with_prompts(self, path: Path) -> Experiment:
+        """The same with another prompt file."""
+        workload = self.workload.model_copy(update={"prompts": str(path)})
+        return self.model_copy(update={"workload": workload})
+
 
 def load_experiment(path: Path) -> Experiment:
     """Read and check an experiment file; raises InputError with every mistake's place."""

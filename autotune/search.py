@@ -74,7 +74,9 @@ def search(options: SearchOptions, show: Callable[[Snapshot], None]) -> SearchEn
         StorageLost: the study's database or journal failed.
     """
     experiment = _with_overrides(load_experiment(options.space), options)
-    _with_prompts(experiment)  # a prompt file that cannot be read is said before anything starts
+    # A prompt file that cannot be read is said before anything starts. The run keeps the file's
+    # own text, so what is stored and compared on resume is the experiment as it was written.
+    ready = _with_prompts(experiment)
     if options.allow_mixed and not experiment.known_good:
         raise InputError(
             "hosts that differ are compared by the baseline, the first of known_good, of which "
@@ -88,7 +90,7 @@ def search(options: SearchOptions, show: Callable[[Snapshot], None]) -> SearchEn
         sampler = _sampler(options, experiment)
         with loss_explained():
             opened = opener(run, experiment, text, options.storage, sampler)
-        return asyncio.run(_conduct(options, opened, show))
+        return asyncio.run(_conduct(options, opened, ready, show))
 
 
 @contextlib.contextmanager
@@ -139,8 +141,7 @@ def _with_prompts(experiment: Experiment) -> Experiment:
         return experiment
     path = Path(expand(experiment.workload.prompts)).absolute()
     read_prompts(path)
-    workload = experiment.workload.model_copy(update={"prompts": str(path)})
-    return experiment.model_copy(update={"workload": workload})
+    return experiment.with_prompts(path)
 
 
 def _with_overrides(experiment: Experiment, options: SearchOptions) -> Experiment:
@@ -151,13 +152,16 @@ def _with_overrides(experiment: Experiment, options: SearchOptions) -> Experimen
 
 
 async def _conduct(
-    options: SearchOptions, opened: Opened, show: Callable[[Snapshot], None]
+    options: SearchOptions,
+    opened: Opened,
+    experiment: Experiment,
+    show: Callable[[Snapshot], None],
 ) -> SearchEnd:
     host = _simulated_host(options, opened)
-    hosts = await _open_hosts(options, opened, host)
+    hosts = await _open_hosts(options, opened, experiment, host)
     conductor = Conductor(
         run=opened.run,
-        experiment=_with_prompts(opened.experiment),
+        experiment=experiment,
         space=opened.space,
         ledger=opened.ledger,
         hosts=hosts,
@@ -204,9 +208,10 @@ def _simulated_host(options: SearchOptions, opened: Opened) -> Path | None:
     return folder
 
 
-async def _open_hosts(options: SearchOptions, opened: Opened, simulated: Path | None) -> Hosts:
+async def _open_hosts(
+    options: SearchOptions, opened: Opened, experiment: Experiment, simulated: Path | None
+) -> Hosts:
     """The slots of every host, once it is known that their figures can be compared."""
-    experiment = _with_prompts(opened.experiment)
     start_ray(options.address, _local_gpus(simulated) if options.address is None else None)
     path = opened.run.path.resolve()
     slots = share_hosts(await _unless_ray_dies(open_slots(experiment, path, simulated)))

@@ -155,8 +155,6 @@ class SlotWorker:
             outcome, not_clean = None, str(error)
         finally:
             self._task = self._progress = None
-        if outcome is not None:
-            outcome = outcome.model_copy(update={"host": os.uname().nodename})
         folder = await asyncio.to_thread(_taken, plan.trial_dir) if self._apart else None
         return TrialResult(outcome, folder, not_clean)
 
@@ -167,8 +165,7 @@ class SlotWorker:
         if self._request.prompts is not None:
             prompts = folder / "prompts.jsonl"
             prompts.write_bytes(self._request.prompts)
-            workload = experiment.workload.model_copy(update={"prompts": str(prompts)})
-            experiment = experiment.model_copy(update={"workload": workload})
+            experiment = experiment.with_prompts(prompts)
         return replace(plan, trial_dir=folder, experiment=experiment)
 
     async def status(self) -> Progress | None:

@@ -75,6 +75,12 @@ def env_of(number: int, params: dict[str, Value]) -> dict[str, str]:
     return env | ({"NCCL_PROTO": str(params["nccl_proto"])} if params["nccl_proto"] else {})
 
 
+def bare_outcome(number: int, key: str, **fields: Any) -> Outcome:
+    """The outcome of a launch of which nothing matters but what is given."""
+    plain = {"state": "ok", "engine": "sglang", "params": {}, "command": (), "env": {}}
+    return Outcome.model_validate({"number": number, "key": key, **plain, **fields})
+
+
 def measured(
     number: int,
     single: float,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from autotune.budget import reason_to_stop, searched, spent_seconds
 from autotune.experiment import Budget
 from autotune.records import Failure, FailureKind, Outcome, Phase, Purpose, State
+from tests.runs import bare_outcome
 
 
 def outcome(
@@ -15,14 +16,10 @@ def outcome(
     seconds: float = 600.0,
 ) -> Outcome:
     failure = Failure(kind=kind, phase=Phase.LOAD, cause="segfault")
-    return Outcome(
-        number=number,
+    return bare_outcome(
+        number,
+        str(number),
         state=state,
-        engine="sglang",
-        params={},
-        command=(),
-        env={},
-        key=str(number),
         failure=failure if state == "infeasible" else None,
         values={"single_stream_tok_s": 1.0, "peak_tok_s": 2.0} if state == "ok" else None,
         seconds={"load": seconds},

@@ -7,6 +7,7 @@ import pytest
 from autotune.losses import Losses
 from autotune.mixed import Scales
 from autotune.records import PEAK, SINGLE, Failure, FailureKind, Outcome, Phase, Purpose, State
+from tests.runs import bare_outcome
 
 FIRST, OTHER = "first", "other"
 
@@ -20,14 +21,10 @@ def outcome(
     state: State = "ok",
     values: tuple[float, float] | None = (100.0, 1000.0),
 ) -> Outcome:
-    return Outcome(
-        number=number,
+    return bare_outcome(
+        number,
+        key,
         state=state,
-        engine="sglang",
-        params={},
-        command=(),
-        env={},
-        key=key,
         machine=machine,
         host="box",
         purpose=purpose,

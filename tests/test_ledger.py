@@ -13,6 +13,7 @@ from autotune.records import OBJECTIVES, Failure, FailureKind, Outcome, Phase
 from autotune.sampler import ParetoSampler
 from autotune.space import Space
 from autotune.storage import open_storage
+from tests.runs import bare_outcome
 
 
 def experiment(backends: tuple[str, ...] = ("triton", "fa3")) -> Experiment:
@@ -38,14 +39,11 @@ def new_ledger(folder: Path, of: Experiment | None = None) -> Ledger:
 
 def outcome_of(asked: Asked, single: float | None, cause: str = "no image") -> Outcome:
     failure = Failure(kind=FailureKind.UNSUPPORTED, phase=Phase.LOAD, cause=cause)
-    return Outcome(
-        number=asked.number,
+    return bare_outcome(
+        asked.number,
+        asked.key,
         state="infeasible" if single is None else "ok",
-        engine="sglang",
         params=asked.params,
-        command=(),
-        env={},
-        key=asked.key,
         failure=failure if single is None else None,
         values=None
         if single is None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import subprocess
 import sys
 import uuid
@@ -40,12 +39,12 @@ def test_turns_do_not_overlap_and_everybody_gets_one() -> None:
 
 
 def test_hosts_have_turns_of_their_own_and_a_lone_trial_needs_none() -> None:
-    async def nested() -> None:
+    async def nested() -> bool:
         host = uuid.uuid4().hex
         async with turn(host), turn(host + "another"), turn(None), turn(None):
-            pass
+            return True
 
-    asyncio.run(nested())
+    assert asyncio.run(nested())
 
 
 def test_a_killed_trial_has_given_its_turn_back() -> None:
@@ -60,11 +59,11 @@ def test_a_killed_trial_has_given_its_turn_back() -> None:
             await asyncio.sleep(0.5)
             assert not waiting.done()
             holder.kill()
-            await waiting
+            assert await waiting
 
         asyncio.run(wait())
 
 
-async def _take(host: str) -> None:
+async def _take(host: str) -> bool:
     async with turn(host):
-        assert os.getpid()
+        return True

@@ -18,6 +18,7 @@ from autotune.confirmation import finalists
 from autotune.experiment import Confirm
 from autotune.front import Point, front_of, knee_of, points_of
 from autotune.records import OBJECTIVES, PEAK, SINGLE, Outcome, Purpose
+from tests.runs import bare_outcome
 
 NOISE, CONFIGURATIONS = 0.02, 40
 Truth = dict[int, dict[str, float]]
@@ -40,14 +41,9 @@ def measured(
 ) -> Outcome:
     """One launch with its noise."""
     purpose: Purpose = "search" if of is None else "finalist"
-    return Outcome(
-        number=number,
-        state="ok",
-        engine="sglang",
-        params={},
-        command=(),
-        env={},
-        key=str(number if of is None else of),
+    return bare_outcome(
+        number,
+        str(number if of is None else of),
         values={name: truth[name] * rng.gauss(1.0, NOISE) for name in OBJECTIVES},
         spread={name: truth[name] * NOISE for name in OBJECTIVES},
         purpose=purpose,
