@@ -47,11 +47,13 @@ def is_measured(outcome: Outcome) -> bool:
 def points_of(outcomes: Sequence[Outcome]) -> tuple[Point, ...]:
     """One point for each configuration that was measured; repeats are pooled into it.
 
-    A configuration that failed in a fresh launch is left out: it cannot be relied on.
+    A configuration that failed in a fresh launch is left out: it cannot be relied on. So is a
+    host's own baseline: it is scaled to be the first host's, and says nothing of its own.
     """
+    outcomes = [outcome for outcome in outcomes if outcome.purpose != "host_baseline"]
     repeats: dict[int, list[Outcome]] = {}
     for outcome in outcomes:
-        if outcome.repeats is not None and outcome.purpose != "host_baseline":
+        if outcome.repeats is not None:
             repeats.setdefault(outcome.repeats, []).append(outcome)
     points = []
     for first in outcomes:

@@ -25,6 +25,11 @@ def test_infeasible_lost_and_half_measured_trials_are_no_points() -> None:
     assert numbers(points_of([baseline(), failed(2), half, lost])) == [0]
 
 
+def test_a_hosts_own_baseline_is_no_configuration_of_its_own() -> None:
+    own = measured(1, 81, 1500, purpose="host_baseline")
+    assert numbers(points_of([baseline(80, 1500), own])) == [0]
+
+
 def test_a_finalist_is_judged_by_its_fresh_launches_alone() -> None:
     again = [
         measured(number, single, 2000, purpose="finalist", repeats=1)
