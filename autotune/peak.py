@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from autotune.figures import TokenLine, cached_share, latencies
+from autotune.front_end import front_end_text
 from autotune.load import Run
 from autotune.observe import Observation, capacity_warning
 from autotune.records import Phase
@@ -133,6 +134,8 @@ def _peak(
     figures = _figures(session, run, observation, start, end)
     figures |= {"peak_window_tok_s": estimate.value, "peak_waves": float(len(rates))}
     session.warn(capacity_warning(figures, run.concurrency))
+    if behind := front_end_text(figures):
+        session.warn(f"front_end_limited: {behind}")
     warn_of_cache(session, figures.get("cached_share"), Phase.PEAK)
     return Peak(estimate, figures, tuple(reply.text for reply in run.ok))
 
@@ -164,6 +167,7 @@ def _figures(
         "peak_accept_length": observation.accept_length,
         "peak_accept_rate": observation.accept_rate,
         "peak_decode_graph_share": observation.graph_share,
+        "peak_server_tpot_ms": observation.log.decode_tpot_ms,
         "cached_share": _cached(session, inside, observation),
     }
     return figures | {name: value for name, value in optional.items() if value is not None}

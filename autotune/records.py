@@ -53,6 +53,7 @@ FIGURES: Mapping[str, str] = {
     "goodput_share": "share of the open loop's requests that met every latency constraint, 0-1",
     "peak_accept_length": "tokens accepted per verify step at peak",
     "peak_accept_rate": "share of the drafted tokens that were accepted at peak, 0-1",
+    "peak_server_tpot_ms": "time per output token by the scheduler's own log at peak, median",
     "peak_decode_graph_share": "share of decode (or verify) steps at peak run from a CUDA graph",
     "running_requests_max": "most requests the server ran at once",
     "running_requests_mean": "mean of the requests the server ran in the window",

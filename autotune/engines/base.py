@@ -74,6 +74,7 @@ class ServingSample:
     accept_rate: float | None = None  # the same: accepted / drafted tokens, 0-1
     graph_steps_total: float | None = None  # decode or verify steps from a CUDA graph
     eager_steps_total: float | None = None  # decode or verify steps without one
+    decode_tpot_ms: float | None = None  # a request's time per token, as the scheduler makes them
 
 
 class NoAnswer(Exception):

@@ -7,6 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from statistics import median
 from typing import Any, ClassVar
 
 import httpx
@@ -85,8 +86,10 @@ _DECODE = re.compile(
     r"Decode batch.*?#running-req: (?P<running>\d+).*?token usage: (?P<usage>[\d.]+)"
     r"(?:.*?accept len: (?P<accept>[\d.]+)(?:, accept rate: (?P<rate>[\d.]+))?)?"
     r".*?cuda graph: (?P<graph>True|False)"
+    r"(?:.*?gen throughput \(token/s\): (?P<speed>[\d.]+))?"
     r".*?#queue-req: (?P<queued>\d+)"
 )
+_NEARLY_ALL = 0.9  # of the most requests that ran: the batch is full
 _LIMITS = re.compile(r"max_total_num_tokens=(\d+).*?max_running_requests=(\d+)")
 
 _PREFLIGHT = """
@@ -234,7 +237,19 @@ class SGLang(OpenAI):
             accept_rate=sum(rates) / len(rates) if rates else None,
             graph_steps_total=float(graphs),
             eager_steps_total=float(len(lines) - graphs),
+            decode_tpot_ms=_decode_tpot_ms(lines),
         )
+
+
+def _decode_tpot_ms(lines: Sequence[re.Match[str]]) -> float | None:
+    """Median over the decode lines of a full batch: requests at once / tokens per second."""
+    most = max(float(line["running"]) for line in lines)
+    full = [
+        1000 * float(line["running"]) / float(line["speed"])
+        for line in lines
+        if float(line["running"]) >= _NEARLY_ALL * most and float(line["speed"] or 0) > 0
+    ]
+    return median(full) if full else None
 
 
 def shared_caches() -> dict[str, str]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from autotune.explain.capacity import concurrency_limit, graph_batch_limit
+from autotune.explain.capacity import concurrency_limit, front_end, graph_batch_limit
 from autotune.explain.collective import collective
 from autotune.explain.decode import (
     decode_step,
@@ -37,6 +37,7 @@ CAUSES: tuple[Rule, ...] = (
     decode_without_graph,
     concurrency_limit,
     graph_batch_limit,
+    front_end,
     collective,
     changed_by_the_server,
     contradicted_by_figures,

@@ -15,6 +15,7 @@ from autotune.explain.finding import (
     speculates,
     unknown,
 )
+from autotune.front_end import front_end_text
 
 NEARLY_ALL = 0.97  # a few requests are outside the engine at any moment
 KV_FULL = 0.9
@@ -205,4 +206,19 @@ def graph_batch_limit(case: Case) -> Iterator[Finding]:
         peak_decode_graph_share=peak,
         graph_max_batch=limit,
         running_requests_mean=running,
+    )
+
+
+def front_end(case: Case) -> Iterator[Finding]:
+    """Clients get tokens later than the scheduler makes them: no GPU setting raises the peak."""
+    said = front_end_text(case.trial.figures)
+    if said is None:
+        return
+    yield cause(
+        "front_end_limited",
+        f"At peak {said}.",
+        "several tokens a chunk (SGLang: stream-interval), more processes in front of the engine "
+        "(SGLang: tokenizer-worker-num; vLLM: api-server-count), and clients on another host",
+        p50_tpot_ms=case.figure("p50_tpot_ms"),
+        peak_server_tpot_ms=case.figure("peak_server_tpot_ms"),
     )

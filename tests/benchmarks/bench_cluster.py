@@ -2,10 +2,12 @@
 
     python -m tests.benchmarks.bench_cluster [--trials 40] [--speed 40]
 
-The same search, on a real Ray cluster of one node and then of four, each with a simulated 8-GPU
-machine. `--speed` is how much faster than real the simulated servers live: low enough that
-waiting for loads, and not this host's two cores, decides. Bar: at least 3.5 times faster. What
-parallel asking costs in hypervolume is `bench_sampler --workers 1,4`.
+A search on a real Ray cluster of one node, then the configurations that it tried on four (as
+known good: two searches would try different ones, and compare those). Each node is a simulated
+8-GPU machine, and its first launch of an engine a cold one. `--speed` is how much faster than
+real the simulated servers live: low enough that waiting for loads, and not this host's two
+cores, decides. Bar: at least 3.5 times faster. What parallel asking costs in hypervolume is
+`bench_sampler --workers 1,4`.
 """
 
 from __future__ import annotations
@@ -17,11 +19,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import yaml
 
+from autotune.budget import searched
 from autotune.front import front_of, points_of
+from autotune.records import Value
 from autotune.rundir import read_run
 from tests.cluster import cluster
 
@@ -33,9 +38,16 @@ LOADS_ONLY = {
 }
 
 
-def search(folder: Path, nodes: int, trials: int, speed: float) -> tuple[float, int]:
-    """Seconds from the first launch to the last outcome, and how many trials were measured."""
+def search(
+    folder: Path, nodes: int, trials: int, speed: float, tried: Sequence[Mapping[str, Value]] = ()
+) -> tuple[float, list[dict[str, Value]]]:
+    """Seconds from the first launch to the last outcome, and the configurations in order.
+
+    `tried` takes the place of the file's known-good configurations.
+    """
     space = yaml.safe_load((ROOT / "search_spaces" / "kimi.yaml").read_text()) | LOADS_ONLY
+    if tried:
+        space["known_good"] = [dict(params) for params in tried]
     file = folder / "kimi.yaml"
     file.write_text(yaml.safe_dump(space, sort_keys=False))
     run = folder / f"run{nodes}"
@@ -57,7 +69,7 @@ def search(folder: Path, nodes: int, trials: int, speed: float) -> tuple[float, 
         f"{sum(phases) / len(phases) / speed:.1f} s on average; front {json.dumps(front)}",
         flush=True,
     )
-    return max(ends) - min(launches), len(outcomes)
+    return max(ends) - min(launches), [o.params for o in searched(outcomes)]
 
 
 def main() -> None:
@@ -69,8 +81,10 @@ def main() -> None:
     os.environ["AUTOTUNE_SIM_SPEED"] = str(options.speed)
     begun = time.perf_counter()
     with tempfile.TemporaryDirectory() as name:
-        four, _ = search(Path(name), 4, options.trials, options.speed)
-        one, _ = search(Path(name), 1, options.trials, options.speed)
+        one, tried = search(Path(name), 1, options.trials, options.speed)
+        four, again = search(Path(name), 4, options.trials, options.speed, tried)
+    by_text = [sorted(json.dumps(params, sort_keys=True) for params in p) for p in (tried, again)]
+    assert by_text[0] == by_text[1], "the two did not try the same configurations"
     print(f"{one / four:.2f} times faster on four nodes ({time.perf_counter() - begun:.0f} s)")
 
 

@@ -25,6 +25,7 @@ def failure_in(engine_name: str, text: str, phase: Phase = Phase.LAUNCH) -> Fail
 RECORDED = [
     ("sglang-oom.log", K.OUT_OF_MEMORY, Phase.LOAD, "Tried to allocate 1.74 GiB"),
     ("sglang-draft_oom.log", K.OUT_OF_MEMORY, Phase.LOAD, "Tried to allocate 1.19 GiB"),
+    ("sglang-cublas_oom.log", K.OUT_OF_MEMORY, Phase.LOAD, "CUBLAS_STATUS_ALLOC_FAILED"),
     ("sglang-no_kernel.log", K.UNSUPPORTED, Phase.LOAD, "cannot import name 'flash_ops'"),
     ("vllm-bad_flag.log", K.BAD_FLAGS, Phase.LAUNCH, "unrecognized arguments: --no-such-flag 3"),
     ("vllm-bad_value.log", K.BAD_FLAGS, Phase.LAUNCH, "2 validation errors for SchedulerConfig"),

@@ -249,6 +249,19 @@ def test_the_batch_that_ran_is_not_taken_from_a_gauge_that_is_contradicted(tmp_p
     assert "the largest captured batch is 16, 89 requests ran" in finding.statement
 
 
+def test_a_front_end_that_sends_later_than_the_scheduler_decodes_is_the_limit(
+    tmp_path: Path,
+) -> None:
+    """Figures of a model of 8 layers on one H200; those of an 8B model that kept up."""
+    behind = healthy(p50_tpot_ms=5.32, peak_server_tpot_ms=3.19, running_requests_mean=-1)
+    beside = healthy(p50_tpot_ms=6.42, peak_server_tpot_ms=5.99, running_requests_mean=-1)
+    for figures, expected in ((behind, {"front_end_limited"}), (beside, set())):
+        outcome = measured(1, 78, 10_248, figures=figures)
+        assert set(causes(run_of(tmp_path / str(expected), base(), outcome), 1)) == expected
+    statement = causes(run_of(tmp_path / "x", base(), measured(1, 78, 10_248, figures=behind)), 1)
+    assert "3.19 ms apart, clients get them 5.32" in statement["front_end_limited"].statement
+
+
 def test_the_collective_s_settings_are_judged_by_a_trial_that_differs_in_nothing_else(
     tmp_path: Path,
 ) -> None:
