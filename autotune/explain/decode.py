@@ -19,6 +19,7 @@ from autotune.explain.finding import (
 )
 from autotune.records import Outcome
 
+_AS_MANY = 0.9  # of the requests at once: two peaks that can be compared
 GRAPH, EAGER = 0.9, 0.1
 """Share of steps from a CUDA graph above which, and below which, a trial counts as either."""
 
@@ -132,9 +133,9 @@ def _verify_without_graph(case: Case, cycle: float) -> Finding:
 
 
 def speculation_at_peak(case: Case) -> Iterator[Finding]:
-    """What speculation costs or gains under load."""
+    """What speculation costs or gains under load, against a trial that ran as many at once."""
     plain = _plain_peer(case) if speculates(case.trial) else None
-    if plain is None:
+    if plain is None or not _as_many_at_once(case.trial, plain.trial):
         return
     own, other = case.run.point(case.trial.number), case.run.point(plain.trial.number)
     if own is None or other is None:
@@ -147,6 +148,13 @@ def speculation_at_peak(case: Case) -> Iterator[Finding]:
         f"(trial {plain.trial.number}{plain.caveat}).",
         peak_ratio=ratio,
     )
+
+
+def _as_many_at_once(one: Outcome, other: Outcome) -> bool:
+    """Half as many requests at once make half a peak, whatever speculates; True if not known."""
+    name = "running_requests_max"
+    mine, theirs = one.figures.get(name), other.figures.get(name)
+    return mine is None or theirs is None or min(mine, theirs) >= _AS_MANY * max(mine, theirs)
 
 
 # -- CUDA graphs ----------------------------------------------------------------------------

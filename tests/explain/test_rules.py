@@ -122,6 +122,18 @@ def test_speculation_that_pays_is_a_fact(tmp_path: Path) -> None:
     assert "costs 15 %: 1,300 against 1,536 tok/s" in named(run, 1, "speculation_at_peak").statement
 
 
+def test_a_peak_of_half_as_many_requests_says_nothing_of_speculation(tmp_path: Path) -> None:
+    """One H200: 2 steps at 31 of 64 requests, 4,434 against 9,206 tok/s, "cost 52 %"."""
+    figures = healthy(
+        single_p50_tpot_ms=8.0, single_accept_length=2.9, running_requests_max=62.0,
+        max_running_requests=64.0,
+    )  # fmt: skip
+    spec = measured(1, 118, 740, params={"num_steps": 3}, figures=figures)
+    run = run_of(tmp_path, base(), spec)
+    assert all(finding.name != "speculation_at_peak" for finding in findings_of(run, 1))
+    assert "it gains 51 %" in named(run, 1, "speculation_pays").statement
+
+
 def test_break_even_is_not_known_without_a_trial_to_compare_with(tmp_path: Path) -> None:
     figures = healthy(single_p50_tpot_ms=8.0, single_accept_length=2.9)
     run = run_of(tmp_path, measured(1, 118, 1300, params={"num_steps": 3}, figures=figures))
