@@ -77,9 +77,12 @@ class Scales:
         return {name: (first.values or {})[name] / theirs[name] for name in OBJECTIVES}
 
     def scaled(self, outcome: Outcome) -> Outcome:
-        """The outcome in the first host's figures, with the factors and a warning."""
+        """The outcome in the first host's figures, with the factors and a warning; as it is if it
+        was told so already."""
         factors = self.factors(outcome.machine)
         if outcome.machine == self.reference or factors is None or not outcome.values:
+            return outcome
+        if _FIGURES[SINGLE] in outcome.figures:
             return outcome
         text = ", ".join(f"{name} by {factors[name]:.3f}" for name in OBJECTIVES)
         return outcome.model_copy(

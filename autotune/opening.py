@@ -23,9 +23,10 @@ from autotune.experiment import Experiment
 from autotune.fingerprint import Fingerprint
 from autotune.leash import end_leftovers
 from autotune.ledger import Ledger, copy_study
+from autotune.mixed import Scales
 from autotune.ownership import create_own, find_own
 from autotune.records import Outcome
-from autotune.rundir import RunDir, read_run, write_json, write_text
+from autotune.rundir import Run, RunDir, read_run, write_json, write_text
 from autotune.space import Space, space_changes
 from autotune.storage import remember, storage_url
 from autotune.trial import write_outcome
@@ -199,7 +200,8 @@ def _reconcile(opened: Opened) -> None:
     A trial that finished while nobody listened is told now; one that was under way becomes
     `interrupted` and is asked again.
     """
-    stored = {outcome.number: outcome for outcome in read_run(opened.run.path).outcomes}
+    run = read_run(opened.run.path)
+    stored = {outcome.number: outcome for outcome in _in_the_first_hosts_figures(run)}
     for trial in opened.ledger.study.get_trials(deepcopy=False):
         outcome = stored.get(trial.number)
         if trial.state is TrialState.RUNNING:
@@ -209,10 +211,18 @@ def _reconcile(opened: Opened) -> None:
             opened.ledger.remember(outcome)
 
 
+def _in_the_first_hosts_figures(run: Run) -> list[Outcome]:
+    """What hosts of other kinds finished while nobody listened, told as it would have been."""
+    scales = Scales(str(run.machine.get("digest", "")))
+    scales.look_at(run.outcomes)
+    return [scales.scaled(outcome) for outcome in run.outcomes]
+
+
 def _settle(opened: Opened, trial: FrozenTrial, outcome: Outcome | None) -> Outcome | None:
     opened.ledger.adopt(trial.number)
     end_leftovers(opened.run.trial(trial.number))
     if outcome is not None and outcome.state in ("ok", "infeasible"):
+        write_outcome(outcome, opened.run.trial(trial.number))
         opened.ledger.tell(outcome)
         return outcome
     interrupted = _interrupted(opened, trial)

@@ -166,6 +166,8 @@ class Conductor:
             reference_answers=self._reference_answers(),
             neighbours=slot.neighbours,
             cores=slot.cores,
+            machine=slot.facts.fingerprint.digest,
+            host=slot.facts.hostname,
         )
         exclusive = self.experiment.measure.exclusive_peak
         task = asyncio.create_task(_result_of(slot, plan, exclusive))

@@ -53,7 +53,8 @@ class TrialPlan:
     the baseline's answers to the fixed questions, `simulated_host` the folder of a simulated
     machine, or None for the real one. Where other trials may run on the same host, `neighbours`
     is how many, `cores` are the CPUs left to this one, and `turn` names the turn to be measured,
-    None if they are measured side by side.
+    None if they are measured side by side. `machine` and `host` are the fingerprint's digest and
+    the name of where it runs: an outcome has to tell them if its driver dies meanwhile.
     """
 
     experiment: Experiment
@@ -68,6 +69,8 @@ class TrialPlan:
     neighbours: int = 0
     cores: tuple[int, ...] = ()
     turn: str | None = None
+    machine: str = ""
+    host: str = ""
 
 
 @dataclass
@@ -278,6 +281,8 @@ def _outcome(
         purpose=plan.purpose,
         repeats=plan.repeats,
         simulated=plan.simulated_host is not None,
+        machine=plan.machine,
+        host=plan.host,
     )
 
 
