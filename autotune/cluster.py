@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 import ray
-from ray._private import ray_constants
+from ray._private import ray_constants, worker
 from ray.exceptions import RayError
 
 import autotune
@@ -40,6 +40,8 @@ def start_ray(address: str | None, gpus: int | None) -> None:
     os.environ.setdefault(MEMORY_MONITOR, "0")
     # Ray's own 15 would pass to the servers: any other process of the host would slow them down.
     os.environ.setdefault("RAY_worker_niceness", "0")
+    # Of a node that died Ray prints pages of its own state; the study says what was lost.
+    worker.print_to_stdstream = _say_nothing
     common: dict[str, Any] = {"log_to_driver": False, "configure_logging": False}
     if address is not None:
         _join(address, common)
@@ -57,6 +59,10 @@ def start_ray(address: str | None, gpus: int | None) -> None:
         "object_store_memory": 128 * 2**20,
     }
     _start_own(options)
+
+
+def _say_nothing(*_: object, **__: object) -> None:
+    """Takes the place of Ray's printing of its cluster's errors."""
 
 
 def _start_own(options: dict[str, Any]) -> None:

@@ -92,6 +92,7 @@ def test_a_node_that_dies_costs_its_own_trials_alone(study: Study) -> None:
     again = [outcome for outcome in ok if outcome["key"] == lost[0]["key"]]
     assert len(again) == 1  # elsewhere: its own node is gone
     assert f"trial {lost[0]['number']}: lost with {os.uname().nodename}" in output
+    assert "(raylet)" not in output  # Ray's own pages about it
 
 
 def test_a_killed_driver_leaves_nothing_on_any_node(study: Study) -> None:
