@@ -74,6 +74,14 @@ async def test_a_server_is_launched_used_and_leaves_nothing(stage: Stage, engine
     assert list(stage.timeline.finish()) == order
 
 
+async def test_requests_that_nobody_waits_for_are_given_up_before_the_end(stage: Stage) -> None:
+    launch = stage.launch()
+    async with stage.running(launch) as server:
+        pass
+    assert '"POST /abort_request HTTP/1.1" 200' in server.log_text()
+    nothing_is_left(stage, launch)
+
+
 async def test_an_error_of_the_measurement_passes_and_the_server_is_stopped(stage: Stage) -> None:
     launch = stage.launch()
     with pytest.raises(ZeroDivisionError):

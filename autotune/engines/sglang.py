@@ -25,6 +25,8 @@ from autotune.records import FailureKind, Launch, Override, Phase
 _WATCHDOG_SECONDS = 1200  # its own 300 s end a first request that still compiles kernels
 _COLLECTIVE_SECONDS = 3600  # ranks may finish loading far apart
 
+_ABORT_SECONDS = 3.0
+
 _PHASES = (
     (re.compile(r"Load weight begin"), Phase.LOAD),
     (
@@ -199,6 +201,9 @@ class SGLang(OpenAI):
 
     async def flush_cache(self, http: httpx.AsyncClient) -> bool:
         return (await http.post("/flush_cache", timeout=60.0)).status_code == 200
+
+    async def abort_all(self, http: httpx.AsyncClient) -> None:
+        await http.post("/abort_request", json={"abort_all": True}, timeout=_ABORT_SECONDS)
 
     async def sample(self, http: httpx.AsyncClient) -> ServingSample:
         page = Page((await http.get("/metrics", timeout=10.0)).raise_for_status().text)

@@ -134,6 +134,9 @@ class SimulatedEngine(Engine):
     async def flush_cache(self, http: httpx.AsyncClient) -> bool:
         return await self._inner.flush_cache(http)
 
+    async def abort_all(self, http: httpx.AsyncClient) -> None:
+        await self._inner.abort_all(http)
+
     async def sample(self, http: httpx.AsyncClient) -> ServingSample:
         return await self._inner.sample(http)
 
