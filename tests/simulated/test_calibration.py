@@ -27,12 +27,12 @@ def predicted(row: Row) -> Prediction:
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
-def test_the_prediction_is_within_a_tenth_of_the_table(row: Row) -> None:
+def test_the_prediction_is_within_the_tolerance_of_the_table(row: Row) -> None:
     found = predicted(row)
     assert found.failure is None
     assert found.single_tok_s == pytest.approx(row.single, rel=TOLERANCE)
     if row.peak is not None:
-        assert found.peak_tok_s == pytest.approx(row.peak, rel=TOLERANCE)
+        assert found.peak_tok_s == pytest.approx(row.peak, rel=row.peak_tolerance)
 
 
 def test_the_eager_verify_costs_what_was_reported() -> None:
@@ -45,7 +45,7 @@ def test_the_eager_verify_costs_what_was_reported() -> None:
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
-def test_the_server_measures_within_a_tenth_of_the_table(row: Row, tmp_path: Path) -> None:
+def test_the_server_measures_within_the_tolerance_of_the_table(row: Row, tmp_path: Path) -> None:
     with simulated(tmp_path, row.engine, row.argv, host=row.host, env=row.env) as server:
         server.wait_ready()
         server.load(4, 1)  # the first tokens of a server are slow
@@ -53,4 +53,14 @@ def test_the_server_measures_within_a_tenth_of_the_table(row: Row, tmp_path: Pat
         assert single == pytest.approx(row.single, rel=TOLERANCE)
         if row.peak is not None:
             run = server.load(2 * row.concurrency, row.concurrency)
-            assert whole_run_tok_s(run) == pytest.approx(row.peak, rel=TOLERANCE)
+            assert whole_run_tok_s(run) == pytest.approx(row.peak, rel=row.peak_tolerance)
+
+
+@pytest.mark.parametrize("row", [r for r in ROWS if r.warm_seconds], ids=lambda row: row.name)
+def test_a_warm_start_takes_what_was_measured(row: Row, tmp_path: Path) -> None:
+    """Real ones of one configuration differ by a fifth."""
+    for _ in ("cold", "warm"):
+        with simulated(tmp_path, row.engine, row.argv, host=row.host, env=row.env) as server:
+            server.wait_ready()
+            seconds = server.clock.now()
+    assert seconds == pytest.approx(row.warm_seconds, rel=0.2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -94,6 +95,28 @@ def test_sglang_finishes_running_requests_before_it_stops(tmp_path: Path) -> Non
             rest = list(lines)
         assert any('"completion_tokens":200' in line for line in rest)
         assert server.wait() == 0
+
+
+@pytest.mark.parametrize(("tokens", "least", "most"), [(0, 4.0, 5.0), (200, 9.0, 10.0)])
+def test_sglang_takes_its_time_to_stop(
+    tokens: int, least: float, most: float, tmp_path: Path
+) -> None:
+    """Longer with requests left: it looks for them every five seconds."""
+    with simulated(tmp_path, "sglang", MINI, host="1x-h200") as server:
+        server.wait_ready()
+        server.set_speed(20)
+        body = {"model": "m", "prompt": "x", "max_tokens": tokens, "stream": True}
+        body["ignore_eos"] = True
+        with contextlib.ExitStack() as stack:
+            if tokens:
+                answer = stack.enter_context(
+                    server.http.stream("POST", "/v1/completions", json=body)
+                )
+                next(answer.iter_lines())
+            asked = server.clock.now()
+            server.process.send_signal(signal.SIGTERM)
+            assert server.wait() == 0
+            assert least <= server.clock.now() - asked < most
 
 
 def test_sglang_ranks_die_with_a_killed_launcher(tmp_path: Path) -> None:

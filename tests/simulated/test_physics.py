@@ -15,7 +15,7 @@ from autotune.engines.simulated.models import (
     model_from_config,
     model_named,
 )
-from autotune.engines.simulated.noise import AcceptSampler
+from autotune.engines.simulated.noise import AcceptSampler, EvenAccept
 from autotune.engines.simulated.physics import Load, Prediction, predict
 from autotune.engines.simulated.settings import Collective, Settings
 
@@ -155,6 +155,11 @@ def test_accept_lengths_follow_the_curve() -> None:
     curve = (1.0, 1.83, 2.43, 2.88)
     sampler = AcceptSampler(curve, 1.0, 7)
     assert sampler.tokens(40_000) / 40_000 == pytest.approx(2.88, rel=0.01)
+
+
+def test_simulated_acceptance_gives_its_mean_evenly() -> None:
+    even = EvenAccept(2.5)
+    assert [even.tokens(cycles) for cycles in (1, 1, 1, 1, 32)] == [2, 3, 2, 3, 80]
 
 
 @pytest.mark.parametrize(

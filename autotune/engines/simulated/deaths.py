@@ -9,6 +9,7 @@ import signal
 from collections.abc import Callable, Coroutine
 from typing import NoReturn
 
+from autotune.engines.simulated.durations import STOP_POLL_SECONDS, STOP_SECONDS
 from autotune.engines.simulated.logs import traceback_text
 from autotune.engines.simulated.simulation import Simulation
 from autotune.engines.simulated.support import PredictedFailure
@@ -198,8 +199,8 @@ class Undertaker:
         self._ending = True
         if self.sim.args.engine == "sglang":
             self.sim.sglang.main("Gracefully exiting... Remaining number of requests 0.")
-            while not is_idle():
-                await asyncio.sleep(0.01)
+            await self._drained(is_idle)
+            await self.sim.clock.advance(STOP_SECONDS)
         else:
             log = self.sim.vllm
             log.main("[shutdown] API server: shutdown triggered", "launcher.py:254")
@@ -210,3 +211,12 @@ class Undertaker:
         if "orphans" not in self.sim.faults:
             self.sim.tree.kill()
         leave(0)
+
+    async def _drained(self, is_idle: Callable[[], bool]) -> None:
+        """SGLang looks for requests that are left when it is told to stop and every 5 s."""
+        clock, told = self.sim.clock, self.sim.clock.now
+        if is_idle():
+            return
+        while not is_idle():
+            await asyncio.sleep(0.01)
+        await clock.advance(STOP_POLL_SECONDS - (clock.now - told) % STOP_POLL_SECONDS)

@@ -54,6 +54,20 @@ class Noise:
         self._cycles += cycles
 
 
+class EvenAccept:
+    """The mean number of tokens from every cycle, its fraction carried over."""
+
+    def __init__(self, length: float) -> None:
+        self._length, self._carried = length, 0.0
+
+    def tokens(self, cycles: int) -> int:
+        """Whole tokens of the next `cycles` cycles."""
+        self._carried += cycles * self._length
+        whole = int(self._carried)
+        self._carried -= whole
+        return whole
+
+
 class AcceptSampler:
     """Draws how many tokens a speculative cycle gives, by the accept-length curve."""
 

@@ -19,6 +19,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from autotune.engines.simulated.durations import capture_seconds, load_seconds
+from autotune.engines.simulated.front_end import chunk_seconds, chunks_of
 from autotune.engines.simulated.hosts import Host
 from autotune.engines.simulated.memory import kv_capacity, memory_failure
 from autotune.engines.simulated.models import Model
@@ -218,11 +220,12 @@ def forward_ms(
         + attention_ms(host, model, settings, kv_tokens, tokens, seqs)
         + _collectives(settings) * model.layers * comm_us / 1e3
         + model.layers * _kernel_us(host, model, settings, seqs, tokens) / 1e3
-        + seqs * _per_request_us(settings) / 1e3
     )
+    requests = seqs * _per_request_us(settings) / 1e3
     if graph:
-        return gpu
-    return smooth_max(gpu, model.layers * eager_layer_us(host, model, settings) / 1e3)
+        return gpu + requests
+    launching = model.layers * eager_layer_us(host, model, settings) / 1e3
+    return smooth_max(gpu, launching) + requests
 
 
 def _collectives(settings: Settings) -> float:
@@ -251,9 +254,9 @@ def _per_request_us(settings: Settings) -> float:
 def eager_layer_us(host: Host, model: Model, settings: Settings) -> float:
     """Host time to launch one layer's kernels; FlashInfer's MLA path launches fewer."""
     if settings.engine == "vllm":
-        return host.eager_layer_us * 0.75
+        return host.eager_layer_us * model.launches * 0.75
     light = model.mla and settings.attention == "flashinfer"
-    return host.eager_layer_us * (0.72 if light else 1.0)
+    return host.eager_layer_us * model.launches * (0.72 if light else 1.0)
 
 
 # -- steps of the scheduler ----------------------------------------------------------------------
@@ -292,7 +295,7 @@ def draft_ms(host: Host, model: Model, settings: Settings, seqs: int, kv_tokens:
     kernels = (draft.layers + 1) * model.kernel_us / 1e3
     message = seqs * model.hidden * 2
     comm = 2 * draft.layers * all_reduce_us(host, settings, message, graph=True) / 1e3
-    return read + kernels + comm + 0.1 + seqs * 0.006
+    return read + kernels + comm + seqs * 0.006
 
 
 def cycle_ms(
@@ -321,7 +324,9 @@ def prefill_ms(host: Host, model: Model, settings: Settings, tokens: int, seqs: 
     )
     if not settings.spec_steps or model.draft is None:
         return base
-    return base + draft_ms(host, model, settings, seqs, tokens) + 1.0
+    draft = draft_ms(host, model, settings, seqs, tokens)
+    launching = model.draft.layers * eager_layer_us(host, model, settings) / 1e3
+    return base + smooth_max(draft, launching) + 1.0
 
 
 # -- the whole -----------------------------------------------------------------------------------
@@ -335,24 +340,6 @@ def effective_max_running(model: Model, settings: Settings, kv_tokens: int) -> i
     else:
         asked = 48 if settings.spec_steps else min(max(kv_tokens * 512 // context, 2048), 4096)
     return max(1, min(asked, kv_tokens // 2))
-
-
-def load_seconds(model: Model, settings: Settings, cold: bool, luck: float = 0.5) -> float:
-    """Reading (and unpacking) the weights; `luck` 0-1 places a cold load in its range."""
-    low, high = model.first_load_seconds
-    seconds = low + (high - low) * luck if cold else 0.45 * low
-    seconds *= 0.6 if settings.fast_load else 1.0
-    return 1.0 if settings.dummy_weights else seconds
-
-
-def capture_seconds(model: Model, settings: Settings, first: bool) -> float:
-    """Capturing graphs; the first launch of a kind compiles its kernels (H200: about 70 s)."""
-    if not settings.graph_max_bs:
-        return 0.0
-    per_graph = 0.10 + 0.006 * model.layers
-    passes = 1 + (1 if settings.spec_steps > 1 else 0) + (1 if settings.spec_steps else 0)
-    compiling = 67.0 if first else 0.0
-    return compiling + per_graph * settings.graph_sizes * (0.5 + 0.5 * passes)
 
 
 def predict(host: Host, model: Model, settings: Settings, load: Load | None = None) -> Prediction:
@@ -384,7 +371,7 @@ def predict(host: Host, model: Model, settings: Settings, load: Load | None = No
         graph_single=graph_covers(model, settings, 1),
         graph_peak=graph_covers(model, settings, min(load.concurrency, running)),
         load_seconds=weights,
-        start_seconds=weights + capture_seconds(model, settings, first=False) + 60.0,
+        start_seconds=weights + capture_seconds(model, settings) + 60.0,
     )
 
 
@@ -398,7 +385,9 @@ def _peak_tok_s(
     mean_kv = seqs * (load.input_tokens + load.output_tokens / 2)
     accept = accept_curve(model, settings)[-1]
     cycle, _ = cycle_ms(host, model, settings, seqs, mean_kv)
-    decode = (load.output_tokens - 1) / accept * cycle
+    cycles = (load.output_tokens - 1) / accept
+    chunks = seqs * chunks_of(settings, cycles, load.output_tokens - 1)
+    decode = max(cycles * cycle, chunks * chunk_seconds(settings) * 1e3)
     prompt_tokens = seqs * load.input_tokens
     batch = min(settings.chunk_tokens, prompt_tokens)
     prefill = prefill_ms(host, model, settings, batch, max(1, seqs * batch // prompt_tokens))

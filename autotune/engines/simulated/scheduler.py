@@ -15,10 +15,11 @@ from collections.abc import Callable
 
 from autotune.engines.simulated import physics
 from autotune.engines.simulated.accounting import Counters, Gauges, Watcher
+from autotune.engines.simulated.front_end import FrontEnd, Message, chunk_seconds, chunks_of
 from autotune.engines.simulated.hosts import Host
 from autotune.engines.simulated.memory import kv_capacity
 from autotune.engines.simulated.models import Model
-from autotune.engines.simulated.noise import AcceptSampler, Noise
+from autotune.engines.simulated.noise import AcceptSampler, EvenAccept, Noise
 from autotune.engines.simulated.prefix_cache import PrefixCache
 from autotune.engines.simulated.requests import Sequence
 from autotune.engines.simulated.settings import Settings
@@ -27,6 +28,7 @@ from autotune.engines.simulated.timekeeper import Timekeeper
 IDLE_GAUGE_SECONDS = 0.3  # real time for which the gauges keep the last step's values
 SLOW = 20.0  # up to this speed every step is taken, and its tokens sent, on their own
 _MAX_STEPS = 32  # of one decode run, and tokens of one chunk
+_WAIT_SECONDS = 0.01  # virtual: how long a scheduler without work looks away from new requests
 
 
 class Scheduler:
@@ -48,6 +50,7 @@ class Scheduler:
         self.waiting: deque[Sequence] = deque()
         self.prefilling: list[Sequence] = []
         self.running: list[Sequence] = []
+        self.front_end = FrontEnd(chunk_seconds(settings))
         self.counters = Counters()
         self.arrived = asyncio.Event()
         self.drain: Callable[[], asyncio.Future[None] | None] = lambda: None
@@ -55,10 +58,15 @@ class Scheduler:
         self.busy_seconds = 0.0
         self.gauges = Gauges()
         self._curve = physics.accept_curve(model, settings)
+        # SGLANG_SIMULATE_ACC_LEN accepts the same drafts in a whole batch: requests that begin
+        # together end together (seen on an H200), which those of a real drafter do not.
+        simulated = settings.spec_accept is not None and len(self._curve) > 1
+        self._alike = EvenAccept(self._curve[-1]) if simulated else None
         self._cycle_cache: dict[tuple[int, int], float] = {}
         self._prefixes = PrefixCache(self.kv_tokens if settings.prefix_cache else 0)
         self._replacements = 0  # requests that finished ones made room for and that did not come
-        self._ended = 0  # requests that ended in this step
+        self._ended = 0  # requests whose last tokens were sent in this step
+        self._chunks = 0.0  # that this step makes
 
     # -- what the HTTP side calls ------------------------------
     def submit(self, sequence: Sequence) -> None:
@@ -88,7 +96,8 @@ class Scheduler:
     @property
     def load(self) -> int:
         """Requests in the server."""
-        return len(self.waiting) + len(self.prefilling) + len(self.running)
+        scheduled = len(self.waiting) + len(self.prefilling) + len(self.running)
+        return scheduled + self.front_end.unfinished
 
     @property
     def kv_used(self) -> int:
@@ -106,9 +115,11 @@ class Scheduler:
                 await self._idle()
             self.before_step()
             started = self.clock.now
-            self._ended = 0
+            self._ended, self._chunks = 0, 0.0
             first = await self._step()
             self.busy_seconds += self.clock.now - started
+            self.front_end.step_done(started, self.clock.now, self._chunks)
+            self._send()
             await self._after_step(first)
 
     async def _idle(self) -> None:
@@ -124,6 +135,12 @@ class Scheduler:
         await self.clock.settle(self.arrived)
         await self.clock.turn(self.arrived, lambda: self._replacements)
 
+    def _send(self) -> None:
+        """Hand out what the front end is through with."""
+        for message in self.front_end.sent(self.clock.now):
+            message.sequence.sink(message.sequence, message.tokens, message.done)
+            self._ended += message.done and not message.sequence.aborted
+
     async def _after_step(self, first_tokens: bool) -> None:
         """Let what was written go out, and the client answer it, before time moves on."""
         pending = self.drain()
@@ -137,7 +154,7 @@ class Scheduler:
             await asyncio.sleep(0)
 
     async def _step(self) -> bool:
-        """One decision: a prefill batch, a mixed step, or a run of decode steps."""
+        """One decision: a prefill batch, a mixed step, a run of decode steps, or to wait."""
         self._admit()
         busy = len(self.running) + len(self.prefilling)
         self.gauges = Gauges(busy, len(self.waiting), self.kv_used)
@@ -147,6 +164,8 @@ class Scheduler:
             return await self._prefill(self.running)
         if self.running:
             await self._decode()
+        elif not self.waiting:
+            await self._pass_time(min(self.front_end.next_due - self.clock.now, _WAIT_SECONDS))
         return False
 
     # -- admission ------------------------------
@@ -236,7 +255,7 @@ class Scheduler:
         sequence.prefilled = sequence.prompt_tokens
         self.running.append(sequence)
         if sequence.generated == 0:
-            self._give(sequence, 1, at_once=True)
+            self._chunks += self._give(sequence, 1, at_once=True)
 
     # -- decode ------------------------------
     async def _decode(self) -> None:
@@ -265,8 +284,9 @@ class Scheduler:
         return max(1, min(most, -(-left // per_step)))
 
     def _most_steps(self, cycle: float) -> int:
-        """Fewer than a client can look at between two of its turns."""
-        asleep = self.clock.wake - self.clock.now  # infinite if the client does not sleep
+        """Fewer than a client can look at between two of its turns, or than it waits for."""
+        acts = min(self.clock.wake, self.front_end.next_due)  # infinite if it does neither
+        asleep = acts - self.clock.now
         return _MAX_STEPS if asleep > _MAX_STEPS * cycle else max(1, int(asleep / cycle))
 
     def _cycle_seconds(self, seqs: int, kv: int) -> float:
@@ -284,14 +304,16 @@ class Scheduler:
         else:
             self.counters.eager_steps += steps
         self.noise.worked(steps)
-        total = 0
+        total, alike = 0, self._alike.tokens(steps) if self._alike else 0
         for sequence in sequences:
             if sequence.accept is None:
                 tokens = steps
             else:
-                tokens = sequence.accept.tokens(steps)
+                tokens = alike or sequence.accept.tokens(steps)
                 self._count_speculation(sequence, steps, tokens)
-            total += self._give(sequence, tokens)
+            given = self._give(sequence, tokens)
+            self._chunks += chunks_of(self.settings, steps, given)
+            total += given
         self.watcher.decoded(steps, total, graph)
 
     def _count_speculation(self, sequence: Sequence, steps: int, tokens: int) -> None:
@@ -311,11 +333,10 @@ class Scheduler:
         done = sequence.left <= 0
         if done or at_once or sequence.pending >= self._tokens_a_chunk():
             fresh, sequence.pending = sequence.pending, 0
-            sequence.sink(sequence, fresh, done)
+            self.front_end.put(Message(sequence, fresh, done))
         if done:
             self.running.remove(sequence)
             self.counters.finished += 1
-            self._ended += 1
         return tokens
 
     def _tokens_a_chunk(self) -> int:

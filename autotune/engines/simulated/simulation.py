@@ -149,8 +149,10 @@ class Simulation:
     @property
     def kernel_key(self) -> str:
         """Launches with equal keys share compiled kernels."""
-        parts = (self.args.engine, self.model.name, self.settings.attention)
-        return "/".join((*parts, "spec" if self.settings.spec_steps else "plain"))
+        parts = [self.args.engine, self.model.name, self.settings.attention]
+        if self.settings.spec_steps and self.args.engine == "vllm":
+            parts.append("spec")  # SGLang 0.5.15's first one found all that it needed compiled
+        return "/".join(parts)
 
 
 def visible_gpus(env: Mapping[str, str], tp: int) -> list[int]:

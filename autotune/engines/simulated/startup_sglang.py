@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from autotune.engines.simulated import physics
+from autotune.engines.simulated import durations, physics
 from autotune.engines.simulated.hosts import GIB
 from autotune.engines.simulated.logs import bar, shard_bar
 from autotune.engines.simulated.memory import Budget, budget, kv_capacity, out_of_memory
@@ -12,19 +12,18 @@ from autotune.engines.simulated.simulation import Simulation, StartupFailed
 from autotune.engines.simulated.strikes import check, failure_in
 from autotune.engines.simulated.support import PredictedFailure
 
-IMPORT_SECONDS, SPAWN_SECONDS = 12.0, 23.0
 _HANG_SECONDS = 3600.0
 
 
 async def start(sim: Simulation) -> None:
     """From exec to the moment HTTP opens. Raises StartupFailed."""
     log, clock = sim.sglang, sim.clock
-    await clock.advance(IMPORT_SECONDS)
+    await clock.advance(durations.IMPORT_SECONDS)
     for warning in sim.args.warnings:
         log.raw(f"{warning}\n") if warning.startswith("\x1b") else log.main(warning)
     log.main(f"server_args={dict(sim.args.resolved)!r}")
     log.main("Using default HuggingFace chat template with detected content format: string")
-    await clock.advance(SPAWN_SECONDS)
+    await clock.advance(durations.SPAWN_SECONDS)
     plan = budget(sim.host, sim.model, sim.settings)
     await _init(sim, plan)
     await _load(sim, plan)
@@ -75,7 +74,7 @@ async def _load(sim: Simulation, plan: Budget) -> None:
     await clock.advance(2.0)
     log.ranks(f"Load weight begin. avail mem={free / GIB:.2f} GB")
     cold = sim.caches.first(f"weights/{sim.model.name}")
-    seconds = physics.load_seconds(sim.model, sim.settings, cold, sim.noise.luck)
+    seconds = durations.load_seconds(sim.model, sim.settings, cold, sim.noise.luck)
     started = clock.now
     await load_shards(sim, plan, seconds, "Multi-thread loading shards")
     failure = failure_in(sim, "load")
@@ -92,9 +91,10 @@ async def _load(sim: Simulation, plan: Budget) -> None:
     if sim.settings.spec_steps:
         left = free - plan.weights
         log.ranks(f"Load weight begin. avail mem={left / GIB:.2f} GB")
-        await clock.advance(6.0)
+        seconds = durations.draft_load_seconds(sim.settings)
+        await clock.advance(seconds)
         log.ranks(
-            f"Load weight end. elapsed=6.00 s, type={sim.model.architecture}, avail mem="
+            f"Load weight end. elapsed={seconds:.2f} s, type={sim.model.architecture}, avail mem="
             f"{(left - plan.draft) / GIB:.2f} GB, mem usage={plan.draft / GIB:.2f} GB."
         )
 
@@ -125,7 +125,7 @@ async def _pools(sim: Simulation, plan: Budget) -> None:
     if failure is not None:
         raise StartupFailed(failure)
     await check(sim, "kv")
-    await sim.clock.advance(1.5)
+    await sim.clock.advance(durations.POOL_SECONDS)
     tokens = kv_capacity(sim.host, sim.model, sim.settings)
     dtype = "torch.float8_e4m3fn" if sim.settings.kv_dtype == "fp8" else "torch.bfloat16"
     own = physics.kv_bytes_per_token(sim.model, sim.settings) * tokens
@@ -148,10 +148,11 @@ def _kv_line(sim: Simulation, dtype: str, tokens: int, size: float) -> str:
 async def _capture(sim: Simulation, plan: Budget) -> None:
     log, settings = sim.sglang, sim.settings
     first = sim.caches.first(f"kernels/{sim.kernel_key}")
-    sim.timings["first_kernels"] = 1.0 if first else 0.0
+    compiling = durations.compiling(settings) if first else durations.Compiling()
+    sim.timings["compiling_in_first_request"] = compiling.first_request
     if settings.attention == "flashinfer" or settings.moe.startswith("flashinfer"):
         log.ranks("Running FlashInfer autotune with cache: ~/.cache/sglang/flashinfer")
-        await sim.clock.advance(18.0 if first else 1.0)
+        await sim.clock.advance(1.0)
         log.ranks("FlashInfer autotune completed.")
     if settings.collective.pcie_ipc:
         log.ranks("FlashInfer PCIe-IPC all-reduce enabled")
@@ -160,16 +161,13 @@ async def _capture(sim: Simulation, plan: Budget) -> None:
         log.ranks("Disable prefill CUDA graph because decode CUDA graph is disabled.")
         return
     await check(sim, "capture")
-    compiling = 67.0 if first and settings.attention != "flashinfer" else 0.0
     sizes: list[int] = list(sim.args.resolved["cuda_graph_bs_decode"])
     await _prefill_graphs(sim, free)
-    target = "verify" if settings.spec_steps else "decode"
-    started = sim.clock.now
-    await _bar(sim, f"target {target}", sizes, settings.spec_steps + 1, free, compiling)
-    if settings.spec_steps > 1:
-        await _bar(sim, "draft decode", sizes, 1, free, 0.0)
-    if settings.spec_steps and physics.graph_covers(sim.model, settings, 1):
-        await _bar(sim, "draft extend", sizes, settings.spec_steps + 1, free, 0.0)
+    started, seconds = sim.clock.now, compiling.capture
+    extends = physics.graph_covers(sim.model, settings, 1)
+    for kind in durations.captures(sim.model, settings, extends):
+        await _bar(sim, kind, sizes, free, seconds)
+        seconds = 0.0
     sim.timings["capture"] = sim.clock.now - started
     if settings.collective.pcie_ipc:
         log.ranks("FlashInfer PCIe-IPC all-reduce workspace built")
@@ -195,27 +193,27 @@ async def _prefill_graphs(sim: Simulation, free: float) -> None:
 
 
 async def _bar(
-    sim: Simulation, what: str, sizes: list[int], width: int, free: float, compiling: float
+    sim: Simulation, kind: durations.Capture, sizes: list[int], free: float, compiling: float
 ) -> None:
     """Capturing one kind of graph; the first size carries the compilation, without a line."""
     log, clock = sim.sglang, sim.clock
     log.ranks(
-        f"Capture {what} CUDA graph begin. backend=full, num_tokens_per_req={width}, "
+        f"Capture {kind.what} CUDA graph begin. backend=full, num_tokens_per_req={kind.width}, "
         f"bs={sizes}, avail mem={free / GIB:.2f} GB"
     )
     failure = failure_in(sim, "capture")
-    started, each = clock.now, 0.10 + 0.006 * sim.model.layers
+    started = clock.now
     log.raw(f"\n{bar('', 0, len(sizes), 0.0)}")
     for done, size in enumerate(reversed(sizes)):
         label = f"Capturing batches (bs={size} avail_mem={free / GIB:.2f} GB):"
         log.raw(bar(label, done, len(sizes), clock.now - started))
-        await clock.advance(each + (compiling if done == 0 else 0.0))
+        await clock.advance(kind.each + (compiling if done == 0 else 0.0))
         if failure is not None and (done >= len(sizes) // 2 or done == len(sizes) - 1):
             log.raw("\n")
             raise StartupFailed(failure)
     log.raw(bar(label, len(sizes), len(sizes), clock.now - started) + "\n")
     log.ranks(
-        f"Capture {what} CUDA graph end. elapsed={clock.now - started:.2f} s, "
+        f"Capture {kind.what} CUDA graph end. elapsed={clock.now - started:.2f} s, "
         f"mem usage=0.28 GB, avail mem={free / GIB:.2f} GB."
     )
 
@@ -233,7 +231,7 @@ def _limits(sim: Simulation, plan: Budget) -> None:
     )
     sim.sglang.main(
         f"Engine startup timings (s): load_weight={sim.timings.get('load_weight', 0.0):.2f}, "
-        f"kv_cache_allocation=1.50, scheduler_e2e={sim.clock.now:.2f}, "
+        f"kv_cache_allocation={durations.POOL_SECONDS:.2f}, scheduler_e2e={sim.clock.now:.2f}, "
         f"cuda_graph={{decode={sim.timings.get('capture', 0.0):.2f}}}, tokenizer_e2e=0.90"
     )
 
@@ -242,8 +240,8 @@ async def warm_up(sim: Simulation) -> None:
     """After HTTP has opened: the server's own first request, then it calls itself ready."""
     log, clock = sim.sglang, sim.clock
     log.http('127.0.0.1:34972 - "GET /model_info HTTP/1.1" 200 OK')
-    compiles = bool(sim.timings.get("first_kernels")) and sim.settings.attention == "flashinfer"
-    await clock.advance(75.0 if compiles else 3.0)
+    compiling = sim.timings["compiling_in_first_request"]
+    await clock.advance(durations.WARM_UP_SECONDS + compiling)
     if sim.faults.get("slow_first_post") is None:
         log.http('127.0.0.1:34984 - "POST /generate HTTP/1.1" 200 OK')
     log.main("The server is fired up and ready to roll!")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autotune.engines.simulated import physics
+from autotune.engines.simulated.durations import load_seconds
 from autotune.engines.simulated.hosts import GIB
 from autotune.engines.simulated.logs import bar
 from autotune.engines.simulated.memory import Budget, budget, kv_capacity
@@ -128,7 +128,7 @@ async def _load(sim: Simulation, plan: Budget) -> None:
         raise StartupFailed(failure)
     log.rank(f"Starting to load model {sim.args.model_path}...", 0, "gpu_model_runner.py:68")
     cold = sim.caches.first(f"weights/{sim.model.name}")
-    seconds = physics.load_seconds(sim.model, sim.settings, cold, sim.noise.luck)
+    seconds = load_seconds(sim.model, sim.settings, cold, sim.noise.luck)
     started = clock.now
     await load_shards(sim, plan, seconds, "Loading safetensors checkpoint shards")
     took = clock.now - started
