@@ -10,8 +10,10 @@ TUNING = ("smooth-1", "smooth-2", "smooth-3", "rugged-1", "rugged-2", "rugged-3"
 HELD_OUT = (
     "smooth-11",
     "smooth-12",
+    *(f"smooth-{number}" for number in range(21, 27)),
     "rugged-11",
     "rugged-12",
+    *(f"rugged-{number}" for number in range(21, 27)),
     "kimi-wide",
     "h200-wide",
     "kimi",
