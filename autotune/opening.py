@@ -8,7 +8,8 @@ import fcntl
 import json
 import os
 import uuid
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Set
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -23,6 +24,7 @@ from autotune.experiment import Experiment
 from autotune.fingerprint import Fingerprint
 from autotune.leash import end_leftovers
 from autotune.ledger import Ledger, copy_study
+from autotune.losses import MAX_OF_A_CONFIGURATION
 from autotune.mixed import Scales
 from autotune.ownership import create_own, find_own
 from autotune.records import Outcome
@@ -30,6 +32,8 @@ from autotune.rundir import Run, RunDir, read_run, write_json, write_text
 from autotune.space import Space, space_changes
 from autotune.storage import remember, storage_url
 from autotune.trial import write_outcome
+
+_FINISHED = (TrialState.COMPLETE, TrialState.FAIL)
 
 
 @dataclass
@@ -46,7 +50,11 @@ class Opened:
 @contextlib.contextmanager
 def locked(run: RunDir) -> Iterator[None]:
     """Hold the run directory against a second driver; the lock dies with this process."""
-    with (run.path / "lock").open("a+") as file:
+    try:
+        opened = (run.path / "lock").open("a+")
+    except OSError as error:
+        raise InputError(f"cannot be written: {error.strerror}", file=run.path) from error
+    with opened as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -209,6 +217,24 @@ def _reconcile(opened: Opened) -> None:
         if outcome is not None:
             opened.outcomes.append(outcome)
             opened.ledger.remember(outcome)
+    _ask_again(opened, {outcome.number for outcome in opened.outcomes})
+
+
+def _ask_again(opened: Opened, read: Set[int]) -> None:
+    """Plan what has no result although it was launched: what was lost as its driver ended, and
+    what finished but cannot be read any more. Launches that only repeat another are left out.
+    """
+    lost = Counter(outcome.key for outcome in opened.outcomes if outcome.state == "lost")
+    for trial in opened.ledger.study.get_trials(deepcopy=False, states=_FINISHED):
+        attrs = trial.user_attrs
+        # A host's own baseline belongs to the host, and is asked there.
+        if "key" not in attrs or "repeats" in attrs or attrs.get("purpose") == "host_baseline":
+            continue
+        if trial.number in read and lost[attrs["key"]] not in range(1, MAX_OF_A_CONFIGURATION + 1):
+            continue
+        params = opened.space.active(trial.params)
+        if opened.ledger.result_of(params) is None:
+            opened.ledger.plan(params, attrs.get("purpose", "search"))
 
 
 def _in_the_first_hosts_figures(run: Run) -> list[Outcome]:

@@ -9,6 +9,7 @@ from autotune.compare import ReplayComparison, compare_replay
 from autotune.errors import InputError, NoFeasibleTrial
 from autotune.experiment import load_experiment
 from autotune.machine import open_machine
+from autotune.opening import locked
 from autotune.rundir import RunDir, read_run
 from autotune.trial import TrialPlan, run_trial
 
@@ -19,9 +20,15 @@ def replay_trial(path: Path, number: int) -> ReplayComparison:
     No Ray is needed for one trial: it runs in this process, on the GPUs it ran on.
 
     Raises:
-        InputError: the run has no such trial, or its experiment file holds masked secrets.
+        InputError: the run has no such trial, its experiment file holds masked secrets, or a
+            search is writing it.
         NoFeasibleTrial: the launch failed this time.
     """
+    with locked(RunDir(path)):  # a search that runs has the GPUs, and may be measuring
+        return _replay(path, number)
+
+
+def _replay(path: Path, number: int) -> ReplayComparison:
     run, place = read_run(path), RunDir(path)
     old = run.outcome(number)
     experiment = load_experiment(place.experiment_yaml)
@@ -42,8 +49,9 @@ def replay_trial(path: Path, number: int) -> ReplayComparison:
     machine = open_machine(simulated / "gpus.json" if simulated else None)
     gpus = tuple(gpu.index for gpu in machine.gpus())[: experiment.gpus_per_trial]
     new = asyncio.run(run_trial(plan, gpus))
-    if new.failure is not None and new.values is None:
-        raise NoFeasibleTrial(f"trial {number} failed this time: {new.failure.cause}")
+    if new.values is None:
+        why = new.failure.cause if new.failure is not None else "; ".join(new.warnings)
+        raise NoFeasibleTrial(f"trial {number} failed this time: {why or new.state}")
     return compare_replay(old, new)
 
 

@@ -84,6 +84,12 @@ def search(options: SearchOptions, show: Callable[[Snapshot], None]) -> SearchEn
             field="--allow-mixed",
         )
     run, options = _place(options, experiment)
+    if options.resume and not options.simulate and (run.path / "simulated").exists():
+        raise InputError(
+            "this run is one of simulated servers: add --simulate to continue it, or choose "
+            "another --run-dir for the real ones",
+            file=run.path,
+        )
     with _taken_back_if_refused(run), locked(run):
         opener = open_again if options.resume else open_new
         text = options.space.read_text(encoding="utf-8")

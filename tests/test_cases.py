@@ -8,7 +8,9 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sqlite3
 import subprocess
+import sys
 import time
 from functools import partial
 from pathlib import Path
@@ -19,7 +21,8 @@ import pytest
 from autotune import reaper
 from autotune.engines.simulated import ledger
 from autotune.engines.simulated.adapter import make_host
-from autotune.rundir import read_run
+from autotune.opening import locked
+from autotune.rundir import RunDir, read_run
 from tests.patience import until
 from tests.searching import Outcome, Study, ended, kill, wait_for
 
@@ -40,6 +43,17 @@ def command_name(pid: int) -> str:
         return Path(f"/proc/{pid}/comm").read_text().strip()
     except OSError:
         return ""
+
+
+def begun(*arguments: str) -> subprocess.Popen[str]:
+    """Another command than a simulated search."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "autotune", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
 
 
 def configuration(outcome: Outcome) -> str:
@@ -201,6 +215,32 @@ def test_a_killed_driver_or_ray_daemon_leaves_nothing_and_resume_continues(study
 
 
 # -- the file is edited, the driver is slow -------------------------------------------------------
+def test_what_has_no_result_any_more_is_asked_again_and_a_run_is_used_by_one(study: Study) -> None:
+    """A file that cannot be read, a trial that was lost as its driver ended; the lock."""
+    study.write(trials=3)
+    assert study.search()[0] == 0
+    before = study.outcomes()
+    files = [study.run / "trials" / f"{number:04d}" / "outcome.json" for number in (1, 2)]
+    files[0].write_text(files[0].read_text()[:300])
+    files[1].write_text(json.dumps(before[2] | {"state": "lost", "values": None, "failure": None}))
+    with sqlite3.connect(study.run / "study.db") as database:
+        database.execute("UPDATE trials SET state = 'FAIL' WHERE number = 2")
+    arguments = [str(study.folder / "small.yaml"), "--run-dir", str(study.run), "--resume"]
+    status, output = ended(begun("search", *arguments))
+    assert (status, output.count("\n")) == (2, 1)
+    assert "add --simulate" in output
+    with locked(RunDir(study.run)):
+        status, output = ended(begun("replay", str(study.run), "--trial", "0"))
+    assert (status, output.count("\n")) == (2, 1)
+    assert f"another `autotune search` (process {os.getpid()})" in output
+    status, output = study.search("--resume")
+    assert status == 0, output
+    files[0].write_text(json.dumps(before[1]))
+    after = study.outcomes()
+    assert [configuration(o) for o in after[3:]] == [configuration(o) for o in before[1:]]
+    assert [outcome["state"] for outcome in after[3:]] == ["ok", "ok"]
+
+
 def test_an_edited_file_continues_or_is_refused_in_one_line_before_any_launch(study: Study) -> None:
     """And a driver that stands still for longer than its own limits takes no trial for stale."""
     study.write(trials=2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from autotune import __version__
@@ -16,10 +17,13 @@ _NAMES = {SINGLE: "one request at a time", PEAK: "peak"}
 
 @dataclass(frozen=True)
 class Header:
-    """`name` of the run, and `lines` of plain text without comment signs."""
+    """`name` of the run, `lines` of plain text without comment signs, and the figures in tokens
+    per second with their half-widths: those of fresh launches where there were some."""
 
     name: str
     lines: tuple[str, ...]
+    values: Mapping[str, float]
+    spread: Mapping[str, float]
 
 
 def header_of(run: Run, outcome: Outcome, command: ServeCommand) -> Header:
@@ -34,7 +38,13 @@ def header_of(run: Run, outcome: Outcome, command: ServeCommand) -> Header:
         *_workload_lines(run),
         *(f"WARNING: {warning}" for warning in command.warnings),
     ]
-    return Header(run.name, tuple(" ".join(line.split()) for line in lines))
+    figures = run.point(outcome.number) or outcome
+    return Header(
+        run.name,
+        tuple(" ".join(line.split()) for line in lines),
+        values=figures.values or {},
+        spread=figures.spread,
+    )
 
 
 def _figure_lines(run: Run, outcome: Outcome) -> list[str]:

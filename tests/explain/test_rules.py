@@ -13,6 +13,7 @@ import pytest
 
 from autotune.explain import explain_document, explain_text, findings_of, run_findings
 from autotune.explain.finding import Finding
+from autotune.front_end import front_end_text
 from autotune.records import SINGLE, Outcome, Override
 from autotune.rundir import Run, read_run
 from autotune.worth import worth_of, worth_text
@@ -265,13 +266,27 @@ def test_a_front_end_that_sends_later_than_the_scheduler_decodes_is_the_limit(
     tmp_path: Path,
 ) -> None:
     """Figures of a model of 8 layers on one H200; those of an 8B model that kept up."""
-    behind = healthy(p50_tpot_ms=5.32, peak_server_tpot_ms=3.19, running_requests_mean=-1)
-    beside = healthy(p50_tpot_ms=6.42, peak_server_tpot_ms=5.99, running_requests_mean=-1)
-    for figures, expected in ((behind, {"front_end_limited"}), (beside, set())):
-        outcome = measured(1, 78, 10_248, figures=figures)
-        assert set(causes(run_of(tmp_path / str(expected), base(), outcome), 1)) == expected
-    statement = causes(run_of(tmp_path / "x", base(), measured(1, 78, 10_248, figures=behind)), 1)
-    assert "3.19 ms apart, clients get them 5.32" in statement["front_end_limited"].statement
+    gauge = {"running_requests_mean": -1.0}
+    behind = healthy(p50_tpot_ms=5.32, p50_itl_ms=4.98, peak_server_tpot_ms=3.19,
+                     peak_window_tok_s=10_248, **gauge)  # fmt: skip
+    statement = causes(run_of(tmp_path, base(), measured(1, 78, 10_248, figures=behind)), 1)
+    assert "3.19 ms apart, clients get them 4.98" in statement["front_end_limited"].statement
+
+
+@pytest.mark.parametrize(
+    ("tpot", "itl", "server", "peak", "accept"),
+    [
+        (6.42, 5.91, 5.98, 9_055, 1.0),  # 8B on one H200, 130 tokens in
+        (85.37, 55.65, 55.50, 1_076, 1.0),  # Kimi's size, 1,024 tokens in: waits for prefills
+        (124.6, 101.7, 80.3, 980, 2.2),  # the same with speculation, accepting unevenly
+    ],
+)
+def test_a_front_end_that_keeps_up_or_has_little_to_do_is_left_in_peace(
+    tmp_path: Path, tpot: float, itl: float, server: float, peak: float, accept: float
+) -> None:
+    figures = {"p50_tpot_ms": tpot, "p50_itl_ms": itl, "peak_server_tpot_ms": server,
+               "peak_window_tok_s": peak, "peak_accept_length": accept}  # fmt: skip
+    assert front_end_text(figures) is None
 
 
 def test_the_collective_s_settings_are_judged_by_a_trial_that_differs_in_nothing_else(
