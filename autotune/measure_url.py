@@ -25,6 +25,8 @@ from autotune.timeline import Timeline
 
 Report = dict[str, Any]
 
+_LOOK_SECONDS = 20.0  # for the list of models: a server that is not loading has it at once
+
 
 @dataclass(frozen=True)
 class RunningServer:
@@ -103,8 +105,10 @@ async def look_at(http: httpx.AsyncClient, model: str | None) -> RunningServer:
     """The served model and the engine behind a URL. Raises InputError."""
     url = str(http.base_url)
     try:
-        response = await http.get("/v1/models")
+        response = await http.get("/v1/models", timeout=_LOOK_SECONDS)
         models = {entry["id"]: entry for entry in response.json()["data"]}
+    except httpx.TimeoutException as problem:
+        raise InputError(f"no answer within {_LOOK_SECONDS:g} s", file=url) from problem
     except httpx.HTTPError as problem:
         raise InputError(f"nothing answers: {problem}", file=url) from problem
     except (ValueError, LookupError, TypeError) as problem:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import socket
 import stat
 import sys
 from collections.abc import Callable
@@ -77,6 +78,14 @@ def test_a_running_server_is_measured_at_every_concurrency() -> None:
 def test_a_wrong_url_or_model_is_one_clear_line(url: str, model: str | None, said: str) -> None:
     with running_mock(TRUTH) as mock_url, pytest.raises(InputError, match=said):
         measure_url(mock_url if url == "mock" else url, [1], model=model)
+
+
+def test_a_port_that_is_open_and_silent_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("autotune.measure_url._LOOK_SECONDS", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        with pytest.raises(InputError, match=r"no answer within 0\.2 s"):
+            measure_url(f"http://127.0.0.1:{port}", [1])
 
 
 def test_an_unknown_tool_is_refused_with_the_known_ones() -> None:

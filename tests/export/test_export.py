@@ -16,7 +16,7 @@ import yaml
 from autotune.errors import InputError
 from autotune.export import FORMATS, export
 from autotune.machine import free_port
-from autotune.records import Outcome, Override
+from autotune.records import PEAK, SINGLE, Outcome, Override
 from autotune.rundir import Run, read_run
 from tests.patience import PATIENCE_SECONDS
 from tests.runs import EXPERIMENT, baseline, measured, write_run
@@ -173,6 +173,12 @@ def test_json_is_one_document(tmp_path: Path) -> None:
     assert document["command"][:3] == ["python", "-m", "sglang.launch_server"]
     assert "${PORT}" in document["command"]
     assert "AUTOTUNE_MARK" not in document["env"]
+
+
+def test_json_has_the_figures_of_fresh_launches(tmp_path: Path) -> None:
+    again = measured(2, 84, 1900, purpose="finalist", repeats=1)
+    run = run_of(tmp_path, baseline(), measured(1, 90, 2000), again)
+    assert json.loads(export(run, 1, "json").text)["values"] == {SINGLE: 84.0, PEAK: 1900.0}
 
 
 def test_the_manifest_deploys_the_measured_version_with_its_gpus_and_time_to_load(
