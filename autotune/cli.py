@@ -8,11 +8,14 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from autotune.errors import AutotuneError, InputError
+
+if TYPE_CHECKING:
+    from autotune.rundir import Run
 
 app = typer.Typer(
     name="autotune",
@@ -143,6 +146,14 @@ def search(
         print(line)
 
 
+def _say_if_simulated(json_: bool, *runs: Run) -> None:
+    """Before any figure of a simulated run; a document for programs is nothing but itself."""
+    from autotune.live import SIMULATION
+
+    if not json_ and any(run.simulated for run in runs):
+        print(SIMULATION, flush=True)
+
+
 @app.command()
 def status(run: RunArgument, json_: Json = False) -> None:
     """Say what a running search is doing, from another terminal.
@@ -153,6 +164,7 @@ def status(run: RunArgument, json_: Json = False) -> None:
     from autotune.rundir import read_run
 
     state = read_run(run)
+    _say_if_simulated(json_, state)
     print(json.dumps(dict(state.status), indent=1) if json_ else status_text(state))
 
 
@@ -216,6 +228,7 @@ def explain(run: RunArgument, trial: TrialNumber = None, json_: Json = False) ->
     from autotune.rundir import read_run
 
     state = read_run(run)
+    _say_if_simulated(json_, state)
     if json_:
         print(json.dumps(explain_document(state, trial), indent=1))
     else:
@@ -261,7 +274,9 @@ def replay(
     Example: autotune replay runs/kimi-k2.5 --trial 7
     """
     from autotune.replay import replay_trial
+    from autotune.rundir import read_run
 
+    _say_if_simulated(json_, read_run(run))
     comparison = replay_trial(run, trial)
     print(json.dumps(comparison.document(), indent=1) if json_ else comparison.text())
 
@@ -279,7 +294,9 @@ def compare(
     from autotune.compare import compare_runs, comparison_document, comparison_text
     from autotune.rundir import read_run
 
-    comparison = compare_runs(read_run(run_a), read_run(run_b))
+    runs = read_run(run_a), read_run(run_b)
+    _say_if_simulated(json_, *runs)
+    comparison = compare_runs(*runs)
     print(
         json.dumps(comparison_document(comparison), indent=1)
         if json_

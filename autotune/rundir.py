@@ -122,6 +122,11 @@ class Run:
     points: tuple[Point, ...] = field(default=())
 
     @property
+    def simulated(self) -> bool:
+        """Whether its figures are those of simulated servers."""
+        return any(outcome.simulated for outcome in self.outcomes)
+
+    @property
     def front(self) -> tuple[int, ...]:
         """Numbers of the front's trials, from the fastest single stream to the highest peak."""
         return tuple(point.number for point in front_of(self.points))

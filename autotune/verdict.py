@@ -192,7 +192,7 @@ def summary_line(run: Run) -> str:
         f"{trials} trial{'' if trials == 1 else 's'}, {', '.join(counts)}",
         f"front of {len(run.front)}",
         versions,
-        "simulated" if any(outcome.simulated for outcome in run.outcomes) else "",
+        "simulated" if run.simulated else "",
     ]
     return f"{run.name}: " + "; ".join(part for part in parts if part)
 

@@ -82,6 +82,14 @@ def test_a_search_ends_with_a_front_that_starts_at_the_known_good(run: Path) -> 
     assert best > searched[0]["values"]["single_stream_tok_s"]
 
 
+def test_every_command_that_shows_a_simulated_figure_says_so(run: Path) -> None:
+    for arguments in (("explain", run), ("status", run), ("compare", run, run)):
+        assert autotune(*arguments).stdout.startswith("SIMULATION: "), arguments
+    for arguments in (("show", run), ("report", run, "--format", "md")):
+        assert "simulated" in autotune(*arguments).stdout, arguments
+    json.loads(autotune("explain", run, "--json").stdout)
+
+
 def test_the_front_and_the_baseline_were_launched_again(run: Path) -> None:
     outcomes = [json.loads(path.read_text()) for path in sorted(run.glob("trials/*/outcome.json"))]
     repeats = {o["repeats"] for o in outcomes if o["purpose"] == "finalist"}
