@@ -146,12 +146,14 @@ def search(
         print(line)
 
 
-def _say_if_simulated(json_: bool, *runs: Run) -> None:
-    """Before any figure of a simulated run; a document for programs is nothing but itself."""
+def _print_figures(text: str, json_: bool, *runs: Run) -> None:
+    """With a word before it where they are simulated; a document for programs is nothing but
+    itself."""
     from autotune.live import SIMULATION
 
     if not json_ and any(run.simulated for run in runs):
-        print(SIMULATION, flush=True)
+        print(SIMULATION)
+    print(text)
 
 
 @app.command()
@@ -164,8 +166,8 @@ def status(run: RunArgument, json_: Json = False) -> None:
     from autotune.rundir import read_run
 
     state = read_run(run)
-    _say_if_simulated(json_, state)
-    print(json.dumps(dict(state.status), indent=1) if json_ else status_text(state))
+    text = json.dumps(dict(state.status), indent=1) if json_ else status_text(state)
+    _print_figures(text, json_, state)
 
 
 @app.command()
@@ -228,11 +230,9 @@ def explain(run: RunArgument, trial: TrialNumber = None, json_: Json = False) ->
     from autotune.rundir import read_run
 
     state = read_run(run)
-    _say_if_simulated(json_, state)
-    if json_:
-        print(json.dumps(explain_document(state, trial), indent=1))
-    else:
-        print(explain_text(state, trial))
+    document = explain_document(state, trial) if json_ else None
+    text = explain_text(state, trial) if document is None else json.dumps(document, indent=1)
+    _print_figures(text, json_, state)
 
 
 @app.command()
@@ -276,9 +276,9 @@ def replay(
     from autotune.replay import replay_trial
     from autotune.rundir import read_run
 
-    _say_if_simulated(json_, read_run(run))
     comparison = replay_trial(run, trial)
-    print(json.dumps(comparison.document(), indent=1) if json_ else comparison.text())
+    text = json.dumps(comparison.document(), indent=1) if json_ else comparison.text()
+    _print_figures(text, json_, read_run(run))
 
 
 @app.command()
@@ -295,13 +295,10 @@ def compare(
     from autotune.rundir import read_run
 
     runs = read_run(run_a), read_run(run_b)
-    _say_if_simulated(json_, *runs)
     comparison = compare_runs(*runs)
-    print(
-        json.dumps(comparison_document(comparison), indent=1)
-        if json_
-        else comparison_text(comparison)
-    )
+    document = comparison_document(comparison) if json_ else None
+    text = comparison_text(comparison) if document is None else json.dumps(document, indent=1)
+    _print_figures(text, json_, *runs)
 
 
 @app.command()
