@@ -62,14 +62,12 @@ class Hosts:
         single, peak = (factors[name] if factors else 1.0 for name in OBJECTIVES)
         return tuple((p.single / single, p.peak / peak) for p in front_of(points_of(outcomes)))
 
-    def told(self, outcome: Outcome, facts: HostFacts) -> Outcome:
-        """The outcome as the study keeps it: with its host, in the first host's figures."""
-        about = {"machine": _digest(facts), "host": facts.hostname}
-        outcome = outcome.model_copy(update=about)
-        if self.scales is not None:
-            self.scales.add(outcome)
-            outcome = self.scales.scaled(outcome)
-        return outcome
+    def told(self, outcome: Outcome) -> Outcome:
+        """The outcome as the study keeps it: in the first host's figures."""
+        if self.scales is None:
+            return outcome
+        self.scales.add(outcome)
+        return self.scales.scaled(outcome)
 
     def judge(self, outcome: Outcome, facts: HostFacts) -> None:
         """Draw the consequences of an outcome for its host."""

@@ -9,7 +9,7 @@ import json
 import os
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Set
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -28,7 +28,7 @@ from autotune.losses import MAX_OF_A_CONFIGURATION
 from autotune.mixed import Scales
 from autotune.ownership import create_own, find_own
 from autotune.records import Outcome
-from autotune.rundir import Run, RunDir, read_run, write_json, write_text
+from autotune.rundir import Run, RunDir, explained, read_run, write_json, write_text
 from autotune.space import Space, space_changes
 from autotune.storage import remember, storage_url
 from autotune.trial import write_outcome
@@ -50,11 +50,9 @@ class Opened:
 @contextlib.contextmanager
 def locked(run: RunDir) -> Iterator[None]:
     """Hold the run directory against a second driver; the lock dies with this process."""
-    try:
-        opened = (run.path / "lock").open("a+")
-    except OSError as error:
-        raise InputError(f"cannot be written: {error.strerror}", file=run.path) from error
-    with opened as file:
+    with explained(run.path):
+        file = (run.path / "lock").open("a+")
+    with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -217,13 +215,14 @@ def _reconcile(opened: Opened) -> None:
         if outcome is not None:
             opened.outcomes.append(outcome)
             opened.ledger.remember(outcome)
-    _ask_again(opened, {outcome.number for outcome in opened.outcomes})
+    _ask_again(opened)
 
 
-def _ask_again(opened: Opened, read: Set[int]) -> None:
+def _ask_again(opened: Opened) -> None:
     """Plan what has no result although it was launched: what was lost as its driver ended, and
     what finished but cannot be read any more. Launches that only repeat another are left out.
     """
+    read = {outcome.number for outcome in opened.outcomes}
     lost = Counter(outcome.key for outcome in opened.outcomes if outcome.state == "lost")
     for trial in opened.ledger.study.get_trials(deepcopy=False, states=_FINISHED):
         attrs = trial.user_attrs

@@ -86,7 +86,7 @@ class RunDir:
 
         Logs and environments of servers can hold what others must not see.
         """
-        with _explained(self.path):
+        with explained(self.path):
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             self.trials.mkdir(mode=0o700, exist_ok=True)
             if not self.run_json.exists():
@@ -95,7 +95,7 @@ class RunDir:
     def create_trial(self, number: int) -> Path:
         """Make the folder of one trial; returns it."""
         folder = self.trial(number)
-        with _explained(folder):
+        with explained(folder):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         return folder
 
@@ -171,7 +171,7 @@ def write_json(path: Path, content: BaseModel | JsonValue | Mapping[str, Any]) -
 
 def write_text(path: Path, text: str) -> None:
     """Write a text file in one step, private to its owner; raises InputError if it cannot."""
-    with _explained(path):
+    with explained(path):
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
             with os.fdopen(handle, "w", encoding="utf-8") as file:
@@ -179,7 +179,7 @@ def write_text(path: Path, text: str) -> None:
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(temporary, path)
-        except BaseException:
+        except BaseException:  # whatever it was: nothing half-written stays
             Path(temporary).unlink(missing_ok=True)
             raise
 
@@ -190,7 +190,7 @@ def read_run(path: Path) -> Run:
     Raises InputError, in one line, if the path is not a run or a newer autotune wrote it.
     """
     place = RunDir(path)
-    with _explained(path):
+    with explained(path):
         _require_run(place)
         problems: list[str] = []
         experiment = _read_experiment(place.experiment_yaml, problems)
@@ -295,7 +295,7 @@ def _first_line(error: Exception) -> str:
 
 
 @contextmanager
-def _explained(path: Path) -> Iterator[None]:
+def explained(path: Path) -> Iterator[None]:
     """Turn what the file system refuses into one line for the user."""
     try:
         yield

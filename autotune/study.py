@@ -229,7 +229,7 @@ class Conductor:
 
     def _record(self, outcome: Outcome, running: Running) -> None:
         facts = running.slot.facts
-        outcome = self.hosts.told(outcome, facts)
+        outcome = self.hosts.told(outcome)
         write_outcome(outcome, self.run.create_trial(outcome.number))
         self.ledger.tell(outcome)
         self.outcomes.append(outcome)
@@ -255,6 +255,8 @@ class Conductor:
             purpose=asked.purpose,
             repeats=asked.repeats,
             simulated=self.simulated_host is not None,
+            machine=running.slot.facts.fingerprint.digest,
+            host=running.slot.facts.hostname,
             finished_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         )
 
