@@ -9,7 +9,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from ray.exceptions import RayError
 
 import autotune
 from autotune.errors import InputError, NoMachineLeft
+from autotune.gpus import VISIBLE
 from autotune.leash import tie_children
 
 MEMORY_MONITOR = "RAY_memory_monitor_refresh_ms"
@@ -29,8 +30,8 @@ _STARTS = 3
 _EXIT_CODE = 49  # of /proc/PID/stat, counted from the state
 
 
-def start_ray(address: str | None, gpus: int | None) -> None:
-    """Join the cluster at `address`, or start a private one with `gpus` GPUs on this machine.
+def start_ray(address: str | None, gpus: Sequence[int] | None) -> None:
+    """Join the cluster at `address`, or start a private one here with these GPUs (indices).
 
     The private cluster listens on loopback only and has no dashboard. Ray's memory monitor is
     switched off: where a server uses most of the host's memory, it would end the trial.
@@ -53,12 +54,26 @@ def start_ray(address: str | None, gpus: int | None) -> None:
     logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)
     tie_children()  # Ray's daemons outlive a killed driver by a minute; so tied, by seconds
     options = common | {
-        "num_gpus": gpus or 0,
+        "num_gpus": len(gpus or ()),
         "num_cpus": os.cpu_count(),
         "include_dashboard": False,
         "object_store_memory": 128 * 2**20,
     }
-    _start_own(options)
+    with _naming(gpus or ()):
+        _start_own(options)
+
+
+@contextlib.contextmanager
+def _naming(gpus: Sequence[int]) -> Iterator[None]:
+    """Let Ray hand out these GPUs: it names what its environment names, and refuses more."""
+    before = os.environ.get(VISIBLE)
+    os.environ[VISIBLE] = ",".join(map(str, gpus))
+    try:
+        yield
+    finally:
+        del os.environ[VISIBLE]
+        if before is not None:
+            os.environ[VISIBLE] = before
 
 
 def _say_nothing(*_: object, **__: object) -> None:

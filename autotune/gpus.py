@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from pydantic import Field
 
+from autotune.errors import InputError
 from autotune.records import Frozen
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 class Gpu(Frozen):
@@ -46,6 +49,34 @@ class Holder(Frozen):
 
     def __str__(self) -> str:
         return f"pid {self.pid} ({self.name}) holds {self.bytes / 2**20:,.0f} MiB on GPU {self.gpu}"
+
+
+def chosen(gpus: Sequence[Gpu], names: str | None) -> tuple[Gpu, ...]:
+    """The GPUs that a value of CUDA_VISIBLE_DEVICES names; all of them for None (unset).
+
+    Names are physical indices in PCI bus order, or UUIDs or how they begin ("GPU-8932f9");
+    "" and "-1" name none, as in CUDA. CUDA would also end at the first name it does not know,
+    without a word.
+
+    Raises:
+        InputError: there is no such GPU.
+    """
+    if names is None:
+        return tuple(gpus)
+    words = [word.strip() for word in names.split(",")]
+    return () if words in ([""], ["-1"]) else tuple(_named(word, gpus) for word in words)
+
+
+def _named(word: str, gpus: Sequence[Gpu]) -> Gpu:
+    found = [gpu for gpu in gpus if word == str(gpu.index)] or [
+        gpu for gpu in gpus if word and gpu.uuid.startswith(word)
+    ]
+    if len(found) == 1:
+        return found[0]
+    there = f"GPUs 0 to {len(gpus) - 1}" if len(gpus) > 1 else "GPU 0" if gpus else "no GPU"
+    raise InputError(
+        f"{VISIBLE} names {word!r}, but this host has {there}; indices or UUIDs are right"
+    )
 
 
 def numa_node_of(bus_id: str, devices: Path = Path("/sys/bus/pci/devices")) -> int | None:

@@ -21,7 +21,7 @@ import psutil
 from autotune import reaper
 from autotune.engines.simulated.ledger import holds
 from autotune.fingerprint import Fingerprint, fingerprint_of
-from autotune.gpus import Gpu, Holder, NvmlReader, open_nvml
+from autotune.gpus import VISIBLE, Gpu, Holder, NvmlReader, chosen, open_nvml
 
 __all__ = ["Fingerprint", "Gpu", "Holder", "Machine", "free_port", "open_machine"]
 
@@ -32,6 +32,10 @@ class Machine(ABC):
     @abstractmethod
     def gpus(self) -> tuple[Gpu, ...]:
         """The GPUs, in PCI bus order."""
+
+    def visible(self) -> tuple[Gpu, ...]:
+        """The GPUs that trials may use: those that CUDA_VISIBLE_DEVICES names, if it is set."""
+        return chosen(self.gpus(), os.environ.get(VISIBLE))
 
     @abstractmethod
     def memory_used(self) -> dict[int, int]:
@@ -107,6 +111,9 @@ class LedgerMachine(Machine):
             )
             for entry in content["gpus"]
         )
+
+    def visible(self) -> tuple[Gpu, ...]:
+        return self.gpus()  # CUDA knows nothing of simulated ones
 
     def memory_used(self) -> dict[int, int]:
         content = self._read()

@@ -62,9 +62,11 @@ class Readings(Frozen):
 def read_host(machine: Machine, commands: Mapping[str, Sequence[str]]) -> Readings:
     """Look at this host; `commands` are the engines' (name -> command). Takes 1-2 seconds."""
     locked = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+    gpus = machine.visible()
+    indices = {gpu.index for gpu in gpus}
     return Readings(
-        gpus=machine.gpus(),
-        holders=machine.holders(),
+        gpus=gpus,
+        holders=tuple(holder for holder in machine.holders() if holder.gpu in indices),
         iommu_groups=_count(Path("/sys/kernel/iommu_groups")),
         acs_redirecting=_acs_redirecting(),
         numa_nodes=len(list(Path("/sys/devices/system/node").glob("node[0-9]*"))) or 1,

@@ -1,4 +1,4 @@
-"""`autotune replay`: launch and measure one trial again, on the machine it ran on."""
+"""`autotune replay`: launch and measure one trial again, on GPUs as many as it had."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from autotune.compare import ReplayComparison, compare_replay
 from autotune.errors import InputError, NoFeasibleTrial
 from autotune.experiment import load_experiment
-from autotune.machine import open_machine
+from autotune.machine import Machine, open_machine
 from autotune.opening import locked
 from autotune.rundir import RunDir, read_run
 from autotune.trial import TrialPlan, run_trial
@@ -17,11 +17,12 @@ from autotune.trial import TrialPlan, run_trial
 def replay_trial(path: Path, number: int) -> ReplayComparison:
     """Fresh launch, same measurement; the result is kept in `RUN/replays/NNNN-k/`.
 
-    No Ray is needed for one trial: it runs in this process, on the GPUs it ran on.
+    No Ray is needed for one trial: it runs in this process, on the first GPUs of those
+    that CUDA_VISIBLE_DEVICES names.
 
     Raises:
         InputError: the run has no such trial, its experiment file holds masked secrets, or a
-            search is writing it.
+            search is writing it; there are not enough GPUs.
         NoFeasibleTrial: the launch failed this time.
     """
     with locked(RunDir(path)):  # a search that runs has the GPUs, and may be measuring
@@ -47,12 +48,19 @@ def _replay(path: Path, number: int) -> ReplayComparison:
         simulated_host=simulated,
     )
     machine = open_machine(simulated / "gpus.json" if simulated else None)
-    gpus = tuple(gpu.index for gpu in machine.gpus())[: experiment.gpus_per_trial]
+    gpus = _gpus(machine, experiment.gpus_per_trial)
     new = asyncio.run(run_trial(plan, gpus))
     if new.values is None:
         why = new.failure.cause if new.failure is not None else "; ".join(new.warnings)
         raise NoFeasibleTrial(f"trial {number} failed this time: {why or new.state}")
     return compare_replay(old, new)
+
+
+def _gpus(machine: Machine, wanted: int) -> tuple[int, ...]:
+    visible = machine.visible()
+    if len(visible) < wanted:
+        raise InputError(f"the trial ran on {wanted} GPUs; here are {len(visible)}")
+    return tuple(gpu.index for gpu in visible[:wanted])
 
 
 def _free_folder(parent: Path, number: int) -> Path:

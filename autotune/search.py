@@ -21,6 +21,7 @@ from autotune.cluster import ray_has_died, start_ray
 from autotune.errors import InputError, Interrupted, NoFeasibleTrial, NoMachineLeft, StudyError
 from autotune.experiment import SHIPPED, Experiment, load_experiment
 from autotune.hosts import Hosts
+from autotune.machine import open_machine
 from autotune.mixed import Scales
 from autotune.opening import Opened, check_machine, choose_run_dir, locked, open_again, open_new
 from autotune.prompts import read_prompts
@@ -218,7 +219,7 @@ async def _open_hosts(
     options: SearchOptions, opened: Opened, experiment: Experiment, simulated: Path | None
 ) -> Hosts:
     """The slots of every host, once it is known that their figures can be compared."""
-    start_ray(options.address, _local_gpus(simulated) if options.address is None else None)
+    start_ray(options.address, None if options.address else _local_gpus(simulated))
     path = opened.run.path.resolve()
     slots = share_hosts(await _unless_ray_dies(open_slots(experiment, path, simulated)))
     refuse_missing(slots)
@@ -245,10 +246,9 @@ async def _unless_ray_dies(opening: Coroutine[Any, Any, tuple[Slot, ...]]) -> tu
     raise NoMachineLeft("Ray died before the first trial; start again, with --resume")
 
 
-def _local_gpus(host: Path | None) -> int:
-    from autotune.machine import open_machine
-
-    return len(open_machine(host / "gpus.json" if host else None).gpus())
+def _local_gpus(host: Path | None) -> tuple[int, ...]:
+    machine = open_machine(host / "gpus.json" if host else None)
+    return tuple(gpu.index for gpu in machine.visible())
 
 
 def _stop_on_signals(conductor: Conductor) -> None:

@@ -29,7 +29,8 @@ from autotune.cores import Core, read_cores
 from autotune.errors import InputError, MachineNotClean
 from autotune.experiment import SHIPPED, Experiment
 from autotune.fingerprint import Fingerprint
-from autotune.machine import open_machine
+from autotune.gpus import VISIBLE, chosen
+from autotune.machine import Machine, open_machine
 from autotune.model_paths import missing_models
 from autotune.records import Outcome, Progress
 from autotune.templates import expand
@@ -89,17 +90,18 @@ class SlotWorker:
     """Owns the GPUs of one slot and runs trials on them, one at a time."""
 
     def __init__(self, request: SlotRequest, omp_num_threads: str | None) -> None:
-        self._gpus = tuple(int(gpu) for gpu in ray.get_gpu_ids())
+        names = [str(name) for name in ray.get_gpu_ids()]
         self._node = ray.get_runtime_context().get_node_id()
         # What Ray sets in its workers would decide the engine's speed: the GPUs come through
         # autotune's own variables, and the threads are those of the driver's environment.
-        os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+        os.environ.pop(VISIBLE, None)
         os.environ.pop("OMP_NUM_THREADS", None)
         if omp_num_threads is not None:
             os.environ["OMP_NUM_THREADS"] = omp_num_threads
         self._request = request
         self._apart = not _sees(request.run_path / "lock", request.lock)
         self._simulated_host = self._simulated_folder()
+        self._gpus = tuple(_physical(name, self._machine()) for name in names)
         self._progress: Progress | None = None
         self._task: asyncio.Task[Outcome] | None = None
 
@@ -114,10 +116,13 @@ class SlotWorker:
         create_host(base / self._node[:12], self._request.experiment)
         return base / self._node[:12]
 
+    def _machine(self) -> Machine:
+        host = self._simulated_host
+        return open_machine(host / "gpus.json" if host else None)
+
     async def describe(self) -> HostFacts:
         """The node, its GPUs and its fingerprint."""
-        ledger = self._simulated_host / "gpus.json" if self._simulated_host else None
-        machine, experiment = open_machine(ledger), self._request.experiment
+        machine, experiment = self._machine(), self._request.experiment
         commands = {
             str(name): tuple(expand(word) for word in section.command)
             for name, section in experiment.engines.items()
@@ -265,6 +270,11 @@ def _slots_per_node(gpus_per_trial: int) -> dict[str, int]:
             field="gpus_per_trial",
         )
     return slots
+
+
+def _physical(name: str, machine: Machine) -> int:
+    """A GPU's index from Ray's name of it: a UUID where the node was started with UUIDs."""
+    return int(name) if name.isdigit() else chosen(machine.gpus(), name)[0].index
 
 
 def _sees(lock: Path, text: str) -> bool:

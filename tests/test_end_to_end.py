@@ -60,12 +60,11 @@ def small_space(path: Path, **changes: object) -> Path:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished simulated study."""
+    """A finished simulated study, in a shell that was given one GPU of the host (as by Slurm)."""
     folder = tmp_path_factory.mktemp("kimi")
-    path = folder / "run"
-    done = autotune(
-        "search", small_space(folder / "kimi.yaml"), "--simulate", "--run-dir", path, "--seed", 3
-    )
+    path, space = folder / "run", small_space(folder / "kimi.yaml")
+    options = ("--simulate", "--run-dir", path, "--seed", 3)
+    done = autotune("search", space, *options, CUDA_VISIBLE_DEVICES="0")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "SIMULATION" in done.stdout
     return path

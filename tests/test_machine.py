@@ -12,9 +12,17 @@ import pytest
 
 from autotune.engines.simulated import ledger
 from autotune.engines.simulated.hosts import host_named
+from autotune.errors import InputError
 from autotune.fingerprint import Fingerprint, fingerprint_of, installed_versions
-from autotune.gpus import Gpu, NvmlReader
-from autotune.machine import NoGpuMachine, free_port, open_machine, port_answers, port_owners
+from autotune.gpus import Gpu, NvmlReader, chosen
+from autotune.machine import (
+    NoGpuMachine,
+    NvmlMachine,
+    free_port,
+    open_machine,
+    port_answers,
+    port_owners,
+)
 
 
 @pytest.fixture
@@ -172,3 +180,39 @@ def test_a_free_port_is_free_and_no_outgoing_connection_can_take_it() -> None:
 def test_a_ledger_that_is_not_there_is_an_empty_machine(tmp_path: Path) -> None:
     assert open_machine(tmp_path / "none.json").gpus() == ()
     assert json.dumps(open_machine(tmp_path / "none.json").memory_used()) == "{}"
+
+
+FOUR = tuple(
+    Gpu(index=index, name="H200", memory_bytes=1, uuid=f"GPU-{index}{index}ab-c")
+    for index in range(4)
+)
+
+
+@pytest.mark.parametrize(
+    ("names", "indices"),
+    [
+        (None, [0, 1, 2, 3]),
+        ("", []),
+        ("-1", []),
+        ("2", [2]),
+        ("3, 1", [3, 1]),
+        ("GPU-22ab-c,GPU-0", [2, 0]),
+    ],
+)
+def test_the_gpus_that_cuda_visible_devices_names(names: str | None, indices: list[int]) -> None:
+    assert [gpu.index for gpu in chosen(FOUR, names)] == indices
+
+
+@pytest.mark.parametrize("names", ["4", "0,", "GPU-", "MIG-1", "all"])
+def test_a_gpu_that_is_not_there_is_refused(names: str) -> None:
+    with pytest.raises(InputError, match=r"names .* this host has GPUs 0 to 3"):
+        chosen(FOUR, names)
+
+
+def test_trials_may_use_what_this_process_was_given(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    machine = NvmlMachine(SimpleNamespace(gpus=lambda: FOUR))  # type: ignore[arg-type]
+    assert [gpu.index for gpu in machine.visible()] == [1]
+    assert len(open_machine(path).visible()) == 8, "simulated GPUs are not CUDA's"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 from typing import Any
@@ -24,6 +25,7 @@ class Starts:
     def init(self, address: str, **options: Any) -> None:
         assert address == "local"
         self.starts += 1
+        self.seen = os.environ.get("CUDA_VISIBLE_DEVICES")
         if self.failures:
             raise self.failures.pop(0)
 
@@ -65,3 +67,16 @@ def test_a_daemon_that_gave_up_is_told_from_a_killed_one(number: int, killed: bo
     until(lambda: cluster._signal_of(child.pid) == number)
     assert cluster._has_killed_child("sleep") is killed
     child.wait()
+
+
+@pytest.mark.parametrize("before", [None, "0", "3"])
+@pytest.mark.parametrize("ray", [[]], indirect=True)
+def test_ray_hands_out_the_gpus_of_the_study(
+    ray: Starts, monkeypatch: pytest.MonkeyPatch, before: str | None
+) -> None:
+    """Of itself it would hand out those of its environment, and refuse more than are named."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if before is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", before)
+    cluster.start_ray(None, (2, 3))
+    assert (ray.seen, os.environ.get("CUDA_VISIBLE_DEVICES")) == ("2,3", before)

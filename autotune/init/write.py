@@ -71,7 +71,7 @@ def _checked_engines(engines: list[str]) -> tuple[str, ...]:
 def _kind_here() -> GpuKind:
     from autotune.machine import open_machine
 
-    return kind_of_host([(gpu.name, gpu.memory_bytes) for gpu in open_machine().gpus()])
+    return kind_of_host([(gpu.name, gpu.memory_bytes) for gpu in open_machine().visible()])
 
 
 def _check_fit(model: ModelFacts, gpu: GpuKind, gpus: int) -> None:

@@ -203,7 +203,7 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=0)
     parser.add_argument("--every", type=int, default=250)
     options = parser.parse_args()
-    start_ray(None, 0)
+    start_ray(None, ())
     with tempfile.TemporaryDirectory() as name:
         asyncio.run(conduct(Path(name) / "run", options))
     ray.shutdown()
