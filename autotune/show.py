@@ -18,6 +18,8 @@ from autotune.verdict import (
     params_text,
     settings_text,
     summary_line,
+    trials_text,
+    warning_groups,
     without_outcome,
 )
 
@@ -80,7 +82,7 @@ def _unfinished_document(run: Run, number: int) -> dict[str, Any]:
 
 
 def show_tables(run: Run) -> list[RenderableType]:
-    """What `autotune show` prints: the front, the failures by cause, every trial."""
+    """What `autotune show` prints: the front, failures by cause, warnings by kind, every trial."""
     from rich.text import Text
 
     parts: list[RenderableType] = [Text(summary_line(run), style="bold")]
@@ -89,6 +91,8 @@ def show_tables(run: Run) -> list[RenderableType]:
         parts += [Text(), _front_table(run), *_change_lines(run)]
     if any(outcome.failure for outcome in run.outcomes):
         parts.append(_failure_table(run))
+    if any(outcome.warnings for outcome in run.outcomes):
+        parts += _warning_lines(run)
     if run.outcomes or run.unfinished:
         parts += _trial_lines(run)
     return parts
@@ -152,6 +156,18 @@ def _failure_table(run: Run) -> Table:
     for group in failure_groups(run.outcomes):
         table.add_row(str(len(group.trials)), group.kind, group.phase, _plain(group.cause))
     return table
+
+
+def _warning_lines(run: Run) -> list[RenderableType]:
+    """Each kind of warning once: a night of trials gives the same one many times."""
+    from rich.text import Text
+
+    lines: list[RenderableType] = [Text("Warnings", style="bold")]
+    for group in warning_groups(run.outcomes):
+        numbers = trials_text(group.trials)
+        words = "" if group.alike else f"; these are the figures of trial {group.trials[0]}"
+        lines.append(_indented(f"{group.text} ({numbers}{words})", style="yellow"))
+    return [*lines, Text()]
 
 
 def _trial_lines(run: Run) -> list[RenderableType]:

@@ -176,6 +176,35 @@ def _failure_group(failed: Sequence[Outcome]) -> FailureGroup:
     )
 
 
+@dataclass(frozen=True)
+class WarningGroup:
+    """The trials that gave one warning; `text` is the first one's.
+
+    `alike` says whether the others' are the same to the letter, or have other numbers in them.
+    """
+
+    text: str
+    trials: tuple[int, ...]
+    alike: bool
+
+
+def warning_groups(outcomes: Sequence[Outcome]) -> tuple[WarningGroup, ...]:
+    """Warnings by kind, that is numbers in them aside; the most frequent first."""
+    groups: dict[str, list[tuple[int, str]]] = {}
+    for outcome in outcomes:
+        for text in outcome.warnings:
+            groups.setdefault(_NUMBER.sub("#", text), []).append((outcome.number, text))
+    ordered = sorted(groups.values(), key=lambda group: (-len(group), group[0][0]))
+    return tuple(
+        WarningGroup(
+            text=group[0][1],
+            trials=tuple(dict.fromkeys(number for number, _ in group)),
+            alike=len({text for _, text in group}) == 1,
+        )
+        for group in ordered
+    )
+
+
 # -- words ----------------------------------------------------------------------------------
 
 
@@ -195,6 +224,13 @@ def summary_line(run: Run) -> str:
         "simulated" if run.simulated else "",
     ]
     return f"{run.name}: " + "; ".join(part for part in parts if part)
+
+
+def trials_text(numbers: Sequence[int], most: int = 12) -> str:
+    """`trial 3`, `trials 3, 7 and 5 more`: the first `most` of them."""
+    more = f" and {len(numbers) - most} more" if len(numbers) > most else ""
+    listed = ", ".join(str(number) for number in numbers[:most])
+    return f"trial{'' if len(numbers) == 1 else 's'} {listed}{more}"
 
 
 def value_text(value: Value) -> str:

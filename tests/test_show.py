@@ -82,3 +82,22 @@ def test_a_trial_that_was_cut_off_is_shown(tmp_path: Path) -> None:
     path = write_run(tmp_path / "run", baseline())
     RunDir(path).create_trial(1)
     assert "2 trials, 1 measured, 1 interrupted" in rendered(path)
+
+
+def test_a_kind_of_warning_is_shown_once_with_the_trials_that_gave_it(tmp_path: Path) -> None:
+    stranger = "stranger on a GPU: pid 17 [python] holds 512 MiB"
+    path = write_run(
+        tmp_path / "run",
+        baseline(),
+        measured(1, 90, 1400, warnings=("2 of 8 waves at peak are outliers",)),
+        failed(2, warnings=(stranger,)),
+        measured(3, 95, 1300, warnings=("3 of 9 waves at peak are outliers", stranger)),
+    )
+    lines = [line.strip() for line in rendered(path).splitlines()]
+    waves = "2 of 8 waves at peak are outliers (trials 1, 3; these are the figures of trial 1)"
+    assert waves in lines
+    assert f"{stranger} (trials 2, 3)" in lines  # brackets are not eaten as markup
+
+
+def test_a_run_without_warnings_has_no_heading_for_them(tmp_path: Path) -> None:
+    assert "Warnings" not in rendered(write_run(tmp_path / "run", baseline()))

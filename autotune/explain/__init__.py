@@ -30,7 +30,7 @@ from autotune.explain.settings import (
 )
 from autotune.front import is_measured
 from autotune.rundir import Run
-from autotune.verdict import front_rows, params_text
+from autotune.verdict import front_rows, params_text, trials_text
 
 CAUSES: tuple[Rule, ...] = (
     speculation,
@@ -141,10 +141,7 @@ def _other_lines(run: Run) -> Iterator[str]:
     if causes:
         yield "What held other trials back:"
     for name, found in sorted(causes.items(), key=lambda item: -len(item[1])):
-        numbers = ", ".join(str(number) for number, _ in found[:12])
-        plural = "s" if len(found) > 1 else ""
-        more = f" and {len(found) - 12} more" if len(found) > 12 else ""
-        yield f"  ! {name.replace('_', ' ')}: trial{plural} {numbers}{more}"
+        yield f"  ! {name.replace('_', ' ')}: {trials_text([number for number, _ in found])}"
         yield f"    e.g. trial {found[0][0]}: {found[0][1].statement}"
 
 
