@@ -14,6 +14,7 @@ from autotune.explain.finding import (
     cause,
     fact,
     parameters_about,
+    peaks_of_front_ends,
     peers,
     step_ms,
     unknown,
@@ -41,7 +42,7 @@ def collective(case: Case) -> Iterator[Finding]:
     if faster:
         yield _slower_than(case, *max(faster, key=lambda pair: _best(pair[1])))
     elif pairs:
-        yield _not_better(*max(pairs, key=lambda pair: _best(pair[1])))
+        yield _not_better(case, *max(pairs, key=lambda pair: _best(pair[1])))
     else:
         yield from _estimated(case, about)
 
@@ -97,11 +98,12 @@ def _slower_than(case: Case, peer: Peer, ratios: dict[str, Ratio]) -> Finding:
     )
 
 
-def _not_better(peer: Peer, ratios: dict[str, Ratio]) -> Finding:
+def _not_better(case: Case, peer: Peer, ratios: dict[str, Ratio]) -> Finding:
     return fact(
         NAME,
         "No setting of the collective was seen that is better on one objective and no worse on "
-        f"the other: {_changes(peer)} (trial {peer.trial.number}) gives {_gains(ratios)}.",
+        f"the other: {_changes(peer)} (trial {peer.trial.number}) gives {_gains(ratios)}."
+        f"{peaks_of_front_ends(case.trial, peer.trial)}",
         "",
         **_figures(ratios),
     )

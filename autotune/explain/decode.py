@@ -11,6 +11,7 @@ from autotune.explain.finding import (
     cause,
     fact,
     parameters_about,
+    peaks_of_front_ends,
     peers,
     speculates,
     speculative_steps,
@@ -145,7 +146,8 @@ def speculation_at_peak(case: Case) -> Iterator[Finding]:
         "speculation_at_peak",
         f"At peak speculation {'gains' if ratio > 1 else 'costs'} {abs(ratio - 1) * 100:.0f} %: "
         f"{own.peak:,.0f} against {other.peak:,.0f} tok/s without it "
-        f"(trial {plain.trial.number}{plain.caveat}).",
+        f"(trial {plain.trial.number}{plain.caveat})."
+        f"{peaks_of_front_ends(case.trial, plain.trial)}",
         peak_ratio=ratio,
     )
 

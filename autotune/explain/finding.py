@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from autotune.experiment import SHIPPED
 from autotune.export.command import flag_and_values, grouped
 from autotune.front import is_measured
+from autotune.front_end import front_end_text
 from autotune.gauges import believed, decoding_requests
 from autotune.records import PEAK, Outcome
 from autotune.rundir import Run
@@ -178,6 +179,16 @@ def step_ms(outcome: Outcome) -> float | None:
         return per_token
     accepted = outcome.figures.get("single_accept_length")
     return per_token * accepted if accepted else None
+
+
+def peaks_of_front_ends(one: Outcome, other: Outcome) -> str:
+    """What a comparison of two peaks has to add where neither is that of the GPUs; else nothing."""
+    if any(front_end_text(outcome.figures) is None for outcome in (one, other)):
+        return ""
+    return (
+        " In both trials the server's front end limits the peak (front_end_limited): how their "
+        "peaks compare says nothing about the GPUs."
+    )
 
 
 # -- other trials to compare with ----------------------------------------------------------------

@@ -15,6 +15,7 @@ from autotune.explain.finding import (
     cause,
     fact,
     number_of,
+    peaks_of_front_ends,
     peers,
     unknown,
 )
@@ -79,11 +80,12 @@ def without_effect(case: Case) -> Iterator[Finding]:
     clean = takewhile(lambda peer: len(peer.changes) == 1, peers(case, frozenset(), lambda _: True))
     for name, peer in {peer.changes[0].name: peer for peer in clean}.items():
         if _is_same(case, peer):
+            hidden = peaks_of_front_ends(case.trial, peer.trial)
             yield fact(
                 "without_effect",
                 f"{name} made no difference: with {value_text(peer.changes[0].value)} trial "
-                f"{peer.trial.number} is the same within the spread. It does not matter here, or "
-                "the engine ignores it.",
+                f"{peer.trial.number} is the same within the spread."
+                f"{hidden or ' It does not matter here, or the engine ignores it.'}",
             )
 
 

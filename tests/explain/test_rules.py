@@ -14,7 +14,7 @@ import pytest
 from autotune.explain import explain_document, explain_text, findings_of, run_findings
 from autotune.explain.finding import Finding
 from autotune.front_end import front_end_text
-from autotune.records import SINGLE, Outcome, Override
+from autotune.records import SINGLE, Outcome, Override, Value
 from autotune.rundir import Run, read_run
 from autotune.worth import worth_of, worth_text
 from tests.runs import EXPERIMENT, baseline, failed, measured, study, write_run
@@ -287,6 +287,28 @@ def test_a_front_end_that_keeps_up_or_has_little_to_do_is_left_in_peace(
     figures = {"p50_tpot_ms": tpot, "p50_itl_ms": itl, "peak_server_tpot_ms": server,
                "peak_window_tok_s": peak, "peak_accept_length": accept}  # fmt: skip
     assert front_end_text(figures) is None
+
+
+BEHIND = {"p50_tpot_ms": 5.32, "peak_server_tpot_ms": 3.19, "peak_window_tok_s": 10_248.0}
+NOTHING_OF_THE_GPUS = "how their peaks compare says nothing about the GPUs"
+
+
+@pytest.mark.parametrize(
+    ("name", "rule"),
+    [("attention_backend", "without_effect"), ("nccl_proto", "collective_settings")],
+)
+def test_a_tie_of_two_peaks_that_front_ends_limit_says_nothing_about_the_gpus(
+    tmp_path: Path, name: str, rule: str
+) -> None:
+    params: dict[str, Value] = {name: {"attention_backend": "triton", "nccl_proto": "LL"}[name]}
+    behind = measured(1, 82.4, 10_200, params=params, figures=healthy(**BEHIND))
+    both = run_of(tmp_path / "both", baseline(82.5, 10_248, figures=healthy(**BEHIND)), behind)
+    statement = named(both, 1, rule).statement
+    assert NOTHING_OF_THE_GPUS in statement
+    assert "It does not matter here" not in statement
+
+    one = run_of(tmp_path / "one", baseline(82.5, 10_248, figures=healthy()), behind)
+    assert NOTHING_OF_THE_GPUS not in named(one, 1, rule).statement
 
 
 def test_the_collective_s_settings_are_judged_by_a_trial_that_differs_in_nothing_else(
