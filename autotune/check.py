@@ -14,7 +14,8 @@ from autotune.engines.base import Engine, Place
 from autotune.engines.launch import build_launch
 from autotune.engines.preflight import preflight
 from autotune.engines.registry import engine_named
-from autotune.experiment import SHIPPED, Experiment, estimated_hours, load_experiment
+from autotune.experiment import Experiment, estimated_hours, load_experiment
+from autotune.prompt_file import prompt_file
 from autotune.records import Launch, Value
 from autotune.space import Space
 from autotune.templates import expand
@@ -44,9 +45,9 @@ def check_lines(path: Path) -> Iterator[str]:
         program = expand(section.command[0])
         if shutil.which(program) is None:
             yield f"note: engines.{name}.command: {program} is not on this host"
-    prompts = experiment.workload.prompts
-    if prompts != SHIPPED and not Path(expand(prompts)).exists():
-        yield f"note: workload.prompts: {expand(prompts)} is not on this host"
+    prompts = prompt_file(experiment, path)
+    if prompts is not None and not prompts.exists():
+        yield f"note: workload.prompts: {prompts} is not on this host"
     for index, params in enumerate(space.known_good[:1]):
         launch, _ = _launch(experiment, space, params, index)
         yield f"baseline: {shlex.join(masking.mask_argv(launch.argv))}"

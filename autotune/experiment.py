@@ -161,7 +161,10 @@ class Forbid(Section):
 class Workload(Section):
     """What the server is measured with."""
 
-    prompts: str = Field(default=SHIPPED, description="`shipped`, or the path of a JSONL file")
+    prompts: str = Field(
+        default=SHIPPED,
+        description="`shipped`, or the path of a JSONL file, from this file's folder",
+    )
     kinds: list[str] | None = Field(
         default=None, description="kinds of shipped prompts to use; null: all"
     )

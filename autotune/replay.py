@@ -10,6 +10,7 @@ from autotune.errors import InputError, NoFeasibleTrial
 from autotune.experiment import load_experiment
 from autotune.machine import Machine, open_machine
 from autotune.opening import locked
+from autotune.prompt_file import with_readable_prompts
 from autotune.rundir import RunDir, read_run
 from autotune.trial import TrialPlan, run_trial
 
@@ -32,7 +33,9 @@ def replay_trial(path: Path, number: int) -> ReplayComparison:
 def _replay(path: Path, number: int) -> ReplayComparison:
     run, place = read_run(path), RunDir(path)
     old = run.outcome(number)
-    experiment = load_experiment(place.experiment_yaml)
+    experiment = with_readable_prompts(
+        load_experiment(place.experiment_yaml), place.experiment_yaml
+    )
     if old.values is None:
         raise InputError(f"trial {number} was not measured: nothing to compare with", file=path)
     simulated = path.resolve() / "simulated" if old.simulated else None

@@ -2,6 +2,7 @@
 
     runs/NAME/run.json            format and version that wrote it
               experiment.yaml     the search space as it was given
+              prompts.jsonl       the user's prompts, if it names some
               machine.json        fingerprint of the host
               study.db            Optuna's storage
               status.json         what the driver does right now
@@ -49,6 +50,10 @@ class RunDir:
     @property
     def experiment_yaml(self) -> Path:
         return self.path / "experiment.yaml"
+
+    @property
+    def prompts(self) -> Path:
+        return self.path / "prompts.jsonl"
 
     @property
     def machine_json(self) -> Path:

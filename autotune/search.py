@@ -19,12 +19,12 @@ from autotune.admission import host_notes, refuse_missing, refuse_mixed, share_h
 from autotune.budget import counted_causes
 from autotune.cluster import ray_has_died, start_ray
 from autotune.errors import InputError, Interrupted, NoFeasibleTrial, NoMachineLeft, StudyError
-from autotune.experiment import SHIPPED, Experiment, load_experiment
+from autotune.experiment import Experiment, load_experiment
 from autotune.hosts import Hosts
 from autotune.machine import open_machine
 from autotune.mixed import Scales
 from autotune.opening import Opened, check_machine, choose_run_dir, locked, open_again, open_new
-from autotune.prompts import read_prompts
+from autotune.prompt_file import with_kept_prompts, with_readable_prompts
 from autotune.rundir import RunDir, write_json
 from autotune.sampler import ParetoSampler
 from autotune.seeding import history_of, priors_of
@@ -32,7 +32,6 @@ from autotune.snapshot import Snapshot, snapshot
 from autotune.space import Space
 from autotune.storage import loss_explained
 from autotune.study import INTERRUPTED, TICK_SECONDS, Conductor
-from autotune.templates import expand
 from autotune.workers import Slot, open_slots
 
 
@@ -75,9 +74,9 @@ def search(options: SearchOptions, show: Callable[[Snapshot], None]) -> SearchEn
         StorageLost: the study's database or journal failed.
     """
     experiment = _with_overrides(load_experiment(options.space), options)
-    # A prompt file that cannot be read is said before anything starts. The run keeps the file's
-    # own text, so what is stored and compared on resume is the experiment as it was written.
-    ready = _with_prompts(experiment)
+    # Prompts that cannot be read are named before anything starts. The run keeps the experiment
+    # file's own text: what is stored and compared on resume is the experiment as it was written.
+    ready = with_readable_prompts(experiment, options.space)
     if options.allow_mixed and not experiment.known_good:
         raise InputError(
             "hosts that differ are compared by the baseline, the first of known_good, of which "
@@ -92,6 +91,7 @@ def search(options: SearchOptions, show: Callable[[Snapshot], None]) -> SearchEn
             file=run.path,
         )
     with _taken_back_if_refused(run), locked(run):
+        ready = with_kept_prompts(ready, run)
         opener = open_again if options.resume else open_new
         text = options.space.read_text(encoding="utf-8")
         sampler = _sampler(options, experiment)
@@ -136,19 +136,6 @@ def _sampler(options: SearchOptions, experiment: Experiment) -> ParetoSampler:
         history=history,
         budget=experiment.budget.trials,
     )
-
-
-def _with_prompts(experiment: Experiment) -> Experiment:
-    """The same with the absolute path of its prompt file, which is read now, not in a trial.
-
-    Raises:
-        InputError: it cannot be read, or a line of it is broken.
-    """
-    if experiment.workload.prompts == SHIPPED:
-        return experiment
-    path = Path(expand(experiment.workload.prompts)).absolute()
-    read_prompts(path)
-    return experiment.with_prompts(path)
 
 
 def _with_overrides(experiment: Experiment, options: SearchOptions) -> Experiment:

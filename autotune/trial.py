@@ -38,7 +38,6 @@ from autotune.records import (
 )
 from autotune.server import Server, running
 from autotune.space import Space
-from autotune.templates import expand
 from autotune.timeline import Timeline
 from autotune.turn import turn
 
@@ -49,6 +48,7 @@ LOOPBACK = "127.0.0.1"
 class TrialPlan:
     """What the driver asks of a slot; travels to the node that owns the GPUs.
 
+    `experiment` has the absolute path of its prompts, unless they are the shipped ones.
     `front` holds (single-stream, peak) pairs in tokens/s measured so far, `reference_answers`
     the baseline's answers to the fixed questions, `simulated_host` the folder of a simulated
     machine, or None for the real one. Where other trials may run on the same host, `neighbours`
@@ -197,15 +197,12 @@ async def _serve_and_measure(
 
 async def _measure_in_turn(plan: TrialPlan, server: Server, timeline: Timeline) -> Measurement:
     experiment = plan.experiment
-    workload = experiment.workload.model_copy(
-        update={"prompts": expand(experiment.workload.prompts)}
-    )
     if plan.turn is not None:
         timeline.enter(Phase.TURN)
     async with turn(plan.turn):
         return await measure(
             _target(server),
-            workload,
+            experiment.workload,
             experiment.measure,
             constraints=experiment.constraints,
             timeline=timeline,

@@ -78,7 +78,6 @@ async def build_prompts(
     counter: TokenCounter,
     *,
     nonce_seed: int,
-    base_dir: Path | None = None,
     note: Callable[[str], None] | None = None,
 ) -> PromptSet:
     """The prompt set of a workload for one server.
@@ -88,7 +87,7 @@ async def build_prompts(
     if workload.prompts == SHIPPED:
         bodies = await _shipped(workload, counter, note)
     else:
-        bodies = _own(workload, (base_dir or Path()) / workload.prompts)
+        bodies = _own(workload, Path(workload.prompts))
     return PromptSet(
         model=model,
         chat=workload.chat,

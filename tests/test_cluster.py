@@ -173,7 +173,7 @@ def test_files_come_back_from_a_node_that_does_not_see_the_run(study: Study) -> 
     study.run.mkdir()
     study.write(trials=2)
     file = study.folder / "small.yaml"
-    file.write_text(file.read_text().replace("workload: {", f'workload: {{prompts: "{prompts}", '))
+    file.write_text(file.read_text().replace("workload: {", "workload: {prompts: prompts.jsonl, "))
     with cluster(0) as nodes, node_without(study.folder, nodes.address):
         status, output = study.search("--address", nodes.address)
     assert status == 0, output
