@@ -276,9 +276,10 @@ def replay(
     from autotune.replay import replay_trial
     from autotune.rundir import read_run
 
-    comparison = replay_trial(run, trial)
+    state = read_run(run)
+    comparison = replay_trial(state, trial)
     text = json.dumps(comparison.document(), indent=1) if json_ else comparison.text()
-    _print_figures(text, json_, read_run(run))
+    _print_figures(text, json_, state)
 
 
 @app.command()

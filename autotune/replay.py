@@ -11,11 +11,11 @@ from autotune.experiment import load_experiment
 from autotune.machine import Machine, open_machine
 from autotune.opening import locked
 from autotune.prompt_file import with_readable_prompts
-from autotune.rundir import RunDir, read_run
+from autotune.rundir import Run, RunDir
 from autotune.trial import TrialPlan, run_trial
 
 
-def replay_trial(path: Path, number: int) -> ReplayComparison:
+def replay_trial(run: Run, number: int) -> ReplayComparison:
     """Fresh launch, same measurement; the result is kept in `RUN/replays/NNNN-k/`.
 
     No Ray is needed for one trial: it runs in this process, on the first GPUs of those
@@ -26,20 +26,18 @@ def replay_trial(path: Path, number: int) -> ReplayComparison:
             search is writing it; there are not enough GPUs.
         NoFeasibleTrial: the launch failed this time.
     """
-    with locked(RunDir(path)):  # a search that runs has the GPUs, and may be measuring
-        return _replay(path, number)
+    with locked(RunDir(run.path)):  # a search that runs has the GPUs, and may be measuring
+        return _replay(run, number)
 
 
-def _replay(path: Path, number: int) -> ReplayComparison:
-    run, place = read_run(path), RunDir(path)
+def _replay(run: Run, number: int) -> ReplayComparison:
+    file, path = RunDir(run.path).experiment_yaml, run.path.resolve()
     old = run.outcome(number)
-    experiment = with_readable_prompts(
-        load_experiment(place.experiment_yaml), place.experiment_yaml
-    )
+    experiment = with_readable_prompts(load_experiment(file), file)
     if old.values is None:
-        raise InputError(f"trial {number} was not measured: nothing to compare with", file=path)
-    simulated = path.resolve() / "simulated" if old.simulated else None
-    folder = _free_folder(path.resolve() / "replays", number)
+        raise InputError(f"trial {number} was not measured: nothing to compare with", file=run.path)
+    simulated = path / "simulated" if old.simulated else None
+    folder = _free_folder(path / "replays", number)
     plan = TrialPlan(
         experiment=experiment,
         number=number,

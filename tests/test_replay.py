@@ -1,0 +1,40 @@
+"""`autotune replay` but for the launch itself."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from autotune import replay
+from autotune.cli import main
+from autotune.records import Outcome
+from autotune.trial import TrialPlan
+from tests.runs import EXPERIMENT, baseline, measured, write_run
+
+
+def test_the_run_is_read_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every trial's outcome is in it, however many there are."""
+    experiment = EXPERIMENT | {"gpus_per_trial": 0}
+    run = write_run(tmp_path / "run", baseline(), measured(1, 90, 1400), experiment=experiment)
+    seen: Counter[str] = Counter()
+    read_bytes = Path.read_bytes
+
+    def counted(path: Path) -> bytes:
+        seen[f"{path.parent.name}/{path.name}"] += 1
+        return read_bytes(path)
+
+    async def launched(plan: TrialPlan, gpus: tuple[int, ...]) -> Outcome:
+        return measured(plan.number, 90.1, 1401, params=dict(plan.params), repeats=plan.repeats)
+
+    monkeypatch.setattr(Path, "read_bytes", counted)
+    monkeypatch.setattr(replay, "run_trial", launched)
+    with pytest.raises(SystemExit) as ended:
+        main(["replay", str(run), "--trial", "1"])
+    assert ended.value.code == 0
+    assert "trial 1, launched again: the same within the spread" in capsys.readouterr().out
+    del seen["run/experiment.yaml"]
+    assert seen == {"0000/outcome.json": 1, "0001/outcome.json": 1}
