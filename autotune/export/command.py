@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autotune.engines.launch import MARK, flag_of
+from autotune.experiment import Startup
 from autotune.masking import MASK, is_secret_name
 from autotune.records import Outcome
 from autotune.rundir import Run
@@ -49,8 +50,8 @@ class ServeCommand:
 
     A variable stands in a word as its name between two NULs, which no real word has; `written`
     turns it into what a format needs. `secrets` are the variables that the user has to supply,
-    `gpus` how many GPUs it needs, `folder` a directory that must exist, `warnings` what the
-    user has to know.
+    `gpus` how many GPUs it needs, `folder` a directory that must exist, `start_limit_seconds` how
+    long the experiment allows a start to take, `warnings` what the user has to know.
     """
 
     groups: tuple[Group, ...]
@@ -59,6 +60,7 @@ class ServeCommand:
     model: str
     gpus: int
     folder: str | None
+    start_limit_seconds: float
     warnings: tuple[str, ...]
 
     @property
@@ -91,8 +93,14 @@ def serve_command(run: Run, outcome: Outcome) -> ServeCommand:
         model=model,
         gpus=sum(1 for gpu in visible if gpu.strip()),
         folder=_FOLDER if any(_FOLDER in word for group in groups for word in group) else None,
+        start_limit_seconds=_start_limit_hours(run) * 3600,
         warnings=tuple(_warnings(outcome, secrets)),
     )
+
+
+def _start_limit_hours(run: Run) -> float:
+    hours = (run.experiment.get("startup") or {}).get("limit_hours")
+    return float(hours) if isinstance(hours, int | float) else Startup().limit_hours
 
 
 def grouped(argv: Iterable[str]) -> list[Group]:

@@ -26,6 +26,7 @@ _IMAGES = {"sglang": "lmsysorg/sglang", "vllm": "vllm/vllm-openai"}
 _NO_IMAGE = "REPLACE-WITH-YOUR-IMAGE"
 _HEALTH = {"sglang": "/health", "vllm": "/health"}
 _CACHE = "/root/.cache/huggingface"
+_PROBE_SECONDS = 10
 _STARTUP_PHASES = (Phase.LAUNCH, Phase.LOAD, Phase.CAPTURE, Phase.READY)
 
 
@@ -149,7 +150,7 @@ def _container(name: str, command: ServeCommand, outcome: Outcome) -> dict[str, 
         "env": _environment(name, command),
         "ports": [{"name": "http", "containerPort": PORT}],
         "volumeMounts": mounts,
-        **_probes(outcome),
+        **_probes(command, outcome),
     }
     if command.gpus:
         container["resources"] = {"limits": {"nvidia.com/gpu": command.gpus}}
@@ -173,15 +174,20 @@ def _environment(name: str, command: ServeCommand) -> list[dict[str, Any]]:
     return known + secret
 
 
-def _probes(outcome: Outcome) -> dict[str, Any]:
-    """A start may take three times what was measured, and at least ten minutes."""
+def _probes(command: ServeCommand, outcome: Outcome) -> dict[str, Any]:
+    """A start may take what the experiment allows one, and at least three times what it took here.
+
+    The first on a node downloads or reads its weights cold, and one that is ended for it begins
+    anew. A server that dies is started again at once, whatever the probe allows.
+    """
     path = _HEALTH.get(outcome.engine)
     check: dict[str, Any] = (
         {"httpGet": {"path": path, "port": "http"}} if path else {"tcpSocket": {"port": "http"}}
     )
-    check |= {"periodSeconds": 10, "timeoutSeconds": 5}
+    check |= {"periodSeconds": _PROBE_SECONDS, "timeoutSeconds": 5}
     measured = sum(outcome.seconds.get(phase, 0.0) for phase in _STARTUP_PHASES)
-    failures = max(60, math.ceil(3 * measured / 10))
+    allowed = max(command.start_limit_seconds, 3 * measured)
+    failures = math.ceil(allowed / _PROBE_SECONDS)
     return {
         "startupProbe": {**check, "failureThreshold": failures},
         "readinessProbe": check,

@@ -195,12 +195,28 @@ def test_the_manifest_deploys_the_measured_version_with_its_gpus_and_time_to_loa
     assert container["args"][-2:] == ["--api-key", "$(API_KEY)"]
     assert "0.0.0.0" in container["args"]
     assert container["resources"] == {"limits": {"nvidia.com/gpu": 8}}
-    probe = container["startupProbe"]
-    assert probe["periodSeconds"] * probe["failureThreshold"] >= 3 * 435  # measured start: 435 s
     names = {variable["name"] for variable in container["env"] if "valueFrom" in variable}
     assert names == {"API_KEY", "HF_TOKEN"}
     assert service["spec"]["selector"] == deployment["spec"]["selector"]["matchLabels"]
     assert "kubectl create secret generic synthetic-secrets" in text
+
+
+@pytest.mark.parametrize(
+    ("startup", "seconds"),
+    [
+        ({}, 3 * 3600),  # the experiment's default
+        ({"limit_hours": 5}, 5 * 3600),
+        ({"limit_hours": 0.2}, 3 * 435),  # less than three times the measured start of 435 s
+    ],
+)
+def test_kubernetes_waits_for_a_start_as_long_as_the_experiment_allows_one(
+    tmp_path: Path, startup: dict[str, float], seconds: int
+) -> None:
+    experiment = EXPERIMENT | {"startup": startup}
+    run = read_run(write_run(tmp_path / "run", baseline(), experiment=experiment))
+    deployment, _ = yaml.safe_load_all(export(run, 0, "k8s").text)
+    probe = deployment["spec"]["template"]["spec"]["containers"][0]["startupProbe"]
+    assert 0 <= probe["periodSeconds"] * probe["failureThreshold"] - seconds < 10
 
 
 def test_the_docker_command_is_sound_shell_and_mounts_local_models(tmp_path: Path) -> None:
