@@ -154,6 +154,7 @@ async def running(
             try:
                 yield server
             finally:
+                timeline.enter(Phase.STOP)
                 # 31 requests that nobody waited for any more made a stop 12 s instead of 4.
                 with contextlib.suppress(httpx.HTTPError):
                     await engine.abort_all(server.http)
@@ -195,7 +196,7 @@ async def _end(
     stop: StopLimits,
     timeline: Timeline,
 ) -> None:
-    timeline.enter(Phase.STOP)
+    timeline.enter(Phase.STOP)  # also of one that was never ready
     before.look_at(leash.pids)
     leash.order_end(stop.grace_seconds)
     try:

@@ -17,6 +17,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from autotune.engines.simulated.adapter import SimulatedEngine
 from autotune.errors import MachineNotClean, TrialFailed, TrialLost
 from autotune.leash import end_leftovers
 from autotune.records import Failure, FailureKind, Launch, Measurement, Phase
@@ -80,6 +81,21 @@ async def test_requests_that_nobody_waits_for_are_given_up_before_the_end(stage:
         pass
     assert '"POST /abort_request HTTP/1.1" 200' in server.log_text()
     nothing_is_left(stage, launch)
+
+
+async def test_the_seconds_of_giving_up_requests_are_the_stop_s(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+
+    async def noted(engine: SimulatedEngine, http: httpx.AsyncClient) -> None:
+        seen.append(stage.timeline.phase)
+
+    monkeypatch.setattr(SimulatedEngine, "abort_all", noted)
+    async with stage.running(stage.launch()):
+        stage.timeline.enter(Phase.PEAK)
+    assert seen == [Phase.STOP]
+    assert list(stage.timeline.finish())[-3:] == [Phase.PEAK, Phase.STOP, Phase.DRAINED]
 
 
 async def test_an_error_of_the_measurement_passes_and_the_server_is_stopped(stage: Stage) -> None:
