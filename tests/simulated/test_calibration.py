@@ -10,7 +10,7 @@ import pytest
 from autotune.engines.simulated import sglang_args, vllm_args
 from autotune.engines.simulated.hosts import host_named
 from autotune.engines.simulated.models import model_named
-from autotune.engines.simulated.physics import Load, Prediction, predict
+from autotune.engines.simulated.prediction import Load, Prediction, predict
 from tests.simulated.calibration import ROWS, Row
 from tests.simulated.servers import simulated, single_tok_s, whole_run_tok_s
 

@@ -16,7 +16,7 @@ from autotune.engines.simulated.models import (
     model_named,
 )
 from autotune.engines.simulated.noise import AcceptSampler, EvenAccept
-from autotune.engines.simulated.physics import Load, Prediction, predict
+from autotune.engines.simulated.prediction import Load, Prediction, predict
 from autotune.engines.simulated.settings import Collective, Settings
 
 RTX, NO_P2P = host_named("8x-rtx-pro-6000"), host_named("8x-rtx-pro-6000-no-p2p")

@@ -14,7 +14,7 @@ from autotune.engines.simulated.clock import STANDSTILL_SECONDS, SimulatedClock
 from autotune.engines.simulated.clock_file import NAME, ClockFile
 from autotune.engines.simulated.hosts import host_named
 from autotune.engines.simulated.models import model_named
-from autotune.engines.simulated.physics import Load, predict
+from autotune.engines.simulated.prediction import Load, predict
 from autotune.engines.simulated.sglang_args import parse
 from autotune.engines.simulated.timekeeper import Timekeeper
 from autotune.load import open_loop

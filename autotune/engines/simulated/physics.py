@@ -1,4 +1,4 @@
-"""How long things take: the one place where the simulated server's speed comes from.
+"""How long a pass or a step takes: the one place where the simulated server's speed comes from.
 
 A forward pass costs
     memory   weights it touches and KV it reads, over the GPU's bandwidth
@@ -17,48 +17,13 @@ Times are milliseconds unless a name says otherwise.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from autotune.engines.simulated.durations import capture_seconds, load_seconds
-from autotune.engines.simulated.front_end import chunk_seconds, chunks_of
 from autotune.engines.simulated.hosts import Host
-from autotune.engines.simulated.memory import kv_capacity, memory_failure
 from autotune.engines.simulated.models import Model
 from autotune.engines.simulated.settings import Collective, Settings
-from autotune.engines.simulated.support import PredictedFailure, kernel_failure
 
 BANDWIDTH_REACHED = 0.90  # of the vendor's figure, by streaming kernels
 ROUTING_SKEW = 0.785  # 128 tokens touch experts like 128**0.785 independent ones (fitted)
 VERIFY_HOST_MS = 1.0  # per speculative cycle: sampling, bookkeeping (H200 rows, fitted)
-
-
-@dataclass(frozen=True)
-class Load:
-    """A closed-loop workload: the calibration rows used 128 tokens in, 256 out."""
-
-    input_tokens: int = 128
-    output_tokens: int = 256
-    concurrency: int = 128
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """What one configuration reaches without noise, or what it dies of."""
-
-    failure: PredictedFailure | None
-    single_tok_s: float = 0.0
-    peak_tok_s: float = 0.0
-    step_ms: float = 0.0  # one decode step (or speculative cycle) at concurrency 1
-    verify_ms: float = 0.0  # the verify part of it; 0 without speculation
-    accept_length: float = 1.0
-    ttft_ms: float = 0.0  # at concurrency 1
-    prefill_tok_s: float = 0.0  # of a full chunk
-    kv_tokens: int = 0
-    max_running: int = 0
-    graph_single: bool = False  # decode (or verify) runs from a CUDA graph at concurrency 1
-    graph_peak: bool = False
-    load_seconds: float = 0.0
-    start_seconds: float = 0.0  # from exec to ready, kernel caches warm
 
 
 # -- collectives ---------------------------------------------------------------------------------
@@ -327,70 +292,3 @@ def prefill_ms(host: Host, model: Model, settings: Settings, tokens: int, seqs: 
     draft = draft_ms(host, model, settings, seqs, tokens)
     launching = model.draft.layers * eager_layer_us(host, model, settings) / 1e3
     return base + smooth_max(draft, launching) + 1.0
-
-
-# -- the whole -----------------------------------------------------------------------------------
-def effective_max_running(model: Model, settings: Settings, kv_tokens: int) -> int:
-    """How many requests run at once: the asked limit, the engine's own, and half the KV pool."""
-    context = settings.context or model.context
-    if settings.max_running is not None:
-        asked = settings.max_running
-    elif settings.engine == "vllm":
-        asked = 1024
-    else:
-        asked = 48 if settings.spec_steps else min(max(kv_tokens * 512 // context, 2048), 4096)
-    return max(1, min(asked, kv_tokens // 2))
-
-
-def predict(host: Host, model: Model, settings: Settings, load: Load | None = None) -> Prediction:
-    """Noiseless figures of one configuration under `load`, or what it dies of. Pure."""
-    load = load or Load()
-    failure = kernel_failure(host, model, settings) or memory_failure(host, model, settings)
-    weights = load_seconds(model, settings, cold=False)
-    if failure is not None:
-        return Prediction(failure, load_seconds=weights, start_seconds=weights + 60.0)
-    kv_tokens = kv_capacity(host, model, settings)
-    running = effective_max_running(model, settings, kv_tokens)
-    accept = accept_curve(model, settings)[-1]
-    mean_kv = load.input_tokens + load.output_tokens / 2
-    step, verify = cycle_ms(host, model, settings, 1, mean_kv)
-    ttft = prefill_ms(host, model, settings, load.input_tokens)
-    single_ms = ttft + (load.output_tokens - 1) / accept * step
-    chunk = settings.chunk_tokens
-    return Prediction(
-        failure=None,
-        single_tok_s=load.output_tokens / single_ms * 1e3,
-        peak_tok_s=_peak_tok_s(host, model, settings, load, kv_tokens, running),
-        step_ms=step,
-        verify_ms=verify,
-        accept_length=accept,
-        ttft_ms=ttft,
-        prefill_tok_s=chunk / prefill_ms(host, model, settings, chunk) * 1e3,
-        kv_tokens=kv_tokens,
-        max_running=running,
-        graph_single=graph_covers(model, settings, 1),
-        graph_peak=graph_covers(model, settings, min(load.concurrency, running)),
-        load_seconds=weights,
-        start_seconds=weights + capture_seconds(model, settings) + 60.0,
-    )
-
-
-def _peak_tok_s(
-    host: Host, model: Model, settings: Settings, load: Load, kv_tokens: int, running: int
-) -> float:
-    """Steady state of a closed loop: a round prefills and decodes every running request once."""
-    per_request = load.input_tokens + load.output_tokens
-    fits = kv_tokens / (load.input_tokens + 0.6 * load.output_tokens)
-    seqs = max(1, int(min(load.concurrency, running, fits)))
-    mean_kv = seqs * (load.input_tokens + load.output_tokens / 2)
-    accept = accept_curve(model, settings)[-1]
-    cycle, _ = cycle_ms(host, model, settings, seqs, mean_kv)
-    cycles = (load.output_tokens - 1) / accept
-    chunks = seqs * chunks_of(settings, cycles, load.output_tokens - 1)
-    decode = max(cycles * cycle, chunks * chunk_seconds(settings) * 1e3)
-    prompt_tokens = seqs * load.input_tokens
-    batch = min(settings.chunk_tokens, prompt_tokens)
-    prefill = prefill_ms(host, model, settings, batch, max(1, seqs * batch // prompt_tokens))
-    prefill *= prompt_tokens / batch
-    again = 1.08 if kv_tokens < seqs * per_request else 1.0  # retracted requests prefill again
-    return seqs * load.output_tokens / (decode + prefill * again) * 1e3

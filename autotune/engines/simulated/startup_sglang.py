@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from autotune.engines.simulated import durations, physics
+from autotune.engines.simulated.batch import effective_max_running
 from autotune.engines.simulated.hosts import GIB
 from autotune.engines.simulated.logs import bar, shard_bar
 from autotune.engines.simulated.memory import Budget, budget, kv_capacity, out_of_memory
@@ -221,7 +222,7 @@ async def _bar(
 def _limits(sim: Simulation, plan: Budget) -> None:
     settings, resolved = sim.settings, sim.args.resolved
     tokens = kv_capacity(sim.host, sim.model, settings)
-    running = physics.effective_max_running(sim.model, settings, tokens)
+    running = effective_max_running(sim.model, settings, tokens)
     free = plan.free_after_pool - plan.graphs
     sim.sglang.rank(
         f"max_total_num_tokens={tokens}, chunked_prefill_size={resolved['chunked_prefill_size']}, "

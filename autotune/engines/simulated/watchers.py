@@ -22,12 +22,12 @@ class SGLangWatcher(Watcher):
         self._since = 0.0
 
     def prefilled(self, new: list[Sequence], tokens: int, cached: int, seconds: float) -> None:
-        scheduler = self.scheduler
-        usage = scheduler.kv_used / max(1, scheduler.kv_tokens)
+        batch = self.scheduler.batch
+        usage = batch.kv_used / max(1, self.scheduler.kv_tokens)
         self._sim.sglang.rank(
             f"Prefill batch, #new-seq: {len(new)}, #new-token: {tokens}, #cached-token: {cached}, "
-            f"token usage: {usage:.2f}, #running-req: {len(scheduler.running)}, "
-            f"#queue-req: {len(scheduler.waiting)}, #pending-token: 0, cuda graph: False, "
+            f"token usage: {usage:.2f}, #running-req: {len(batch.running)}, "
+            f"#queue-req: {len(batch.waiting)}, #pending-token: 0, cuda graph: False, "
             f"input throughput (token/s): {tokens / max(seconds, 1e-9):.2f}"
         )
 
@@ -36,13 +36,13 @@ class SGLangWatcher(Watcher):
         self._tokens += tokens
         if self._steps < self._sim.args.log_interval:
             return
-        scheduler, now = self.scheduler, self._sim.clock.now
-        usage = scheduler.kv_used / max(1, scheduler.kv_tokens)
+        batch, now = self.scheduler.batch, self._sim.clock.now
+        usage = batch.kv_used / max(1, self.scheduler.kv_tokens)
         self._sim.sglang.rank(
-            f"Decode batch, #running-req: {len(scheduler.running)}, #token: {scheduler.kv_used}, "
+            f"Decode batch, #running-req: {len(batch.running)}, #token: {batch.kv_used}, "
             f"token usage: {usage:.2f}, {self._accept()}cuda graph: {graph}, gen throughput "
             f"(token/s): {self._tokens / max(now - self._since, 1e-9):.2f}, "
-            f"#queue-req: {len(scheduler.waiting)}"
+            f"#queue-req: {len(batch.waiting)}"
         )
         self._steps = self._tokens = 0
         self._since = now
@@ -78,14 +78,14 @@ class VLLMWatcher(Watcher):
         seconds = now - self._since
         if seconds < VLLM_INTERVAL_SECONDS:
             return
-        counters = scheduler.counters
+        counters, batch = scheduler.counters, scheduler.batch
         prompt, generated = counters.prompt_tokens, counters.generated_tokens
-        usage = 100 * scheduler.kv_used / max(1, scheduler.kv_tokens)
+        usage = 100 * batch.kv_used / max(1, scheduler.kv_tokens)
         hits = 100 * counters.cached_tokens / max(1, prompt)
         sim.vllm.main(
             f"Engine 000: Avg prompt throughput: {(prompt - self._prompt) / seconds:.1f} tokens/s, "
             f"Avg generation throughput: {(generated - self._generated) / seconds:.1f} tokens/s, "
-            f"Running: {len(scheduler.running)} reqs, Waiting: {len(scheduler.waiting)} reqs, "
+            f"Running: {len(batch.running)} reqs, Waiting: {len(batch.waiting)} reqs, "
             f"GPU KV cache usage: {usage:.1f}%, Prefix cache hit rate: {hits:.1f}%",
             "loggers.py:335",
         )

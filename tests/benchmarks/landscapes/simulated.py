@@ -20,7 +20,7 @@ from autotune.engines.simulated import sglang_args, vllm_args
 from autotune.engines.simulated.hosts import host_named
 from autotune.engines.simulated.launch_args import Arguments, ResolveError, UsageError
 from autotune.engines.simulated.models import model_named
-from autotune.engines.simulated.physics import Load, predict
+from autotune.engines.simulated.prediction import Load, predict
 from autotune.errors import InputError
 from autotune.experiment import load_experiment
 from autotune.space import Space
