@@ -64,4 +64,4 @@ def with_kept_prompts(experiment: Experiment, run: RunDir) -> Experiment:
             "changed, or start another run, with --run-dir or with --fork",
             file=run.prompts,
         )
-    return experiment.with_prompts(run.prompts.absolute())
+    return experiment.with_prompts(run.prompts.resolve())  # as nodes see it, links or not
