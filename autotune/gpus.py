@@ -151,12 +151,11 @@ class NvmlReader:
         )
 
     def _peers(self, index: int, handle: Any) -> tuple[int, ...]:
-        read_capability = self._nvml.NVML_P2P_CAPS_INDEX_READ
         return tuple(
             other
             for other, peer in enumerate(self._handles)
             if other != index
-            and self._try(self._nvml.nvmlDeviceGetP2PStatus, handle, peer, read_capability)
+            and self._try(self._nvml.nvmlDeviceGetP2PStatus, handle, peer, _P2P_READ)
             == self._nvml.NVML_P2P_STATUS_OK
         )
 
@@ -186,6 +185,8 @@ class NvmlReader:
             return read(*args)
         return None
 
+
+_P2P_READ = 0  # of nvmlGpuP2PCapsIndex_t; pynvml's own constant is a tuple, by a comma too many
 
 # Bits of nvmlClocksThrottleReasons that mean slower than the GPU could be.
 _THROTTLE_REASONS = {

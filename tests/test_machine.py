@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import socket
@@ -8,6 +9,7 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import pynvml
 import pytest
 
 from autotune.engines.simulated import ledger
@@ -77,21 +79,23 @@ def test_a_host_without_gpus_has_none() -> None:
 
 
 # -- NVML -----------------------------------------------------------------------------------------
-class NvmlError(Exception):
-    pass
+def passed_to_c(number: object) -> int:
+    """An argument on its way to NVML, as ctypes takes it: a TypeError for what is no number."""
+    return ctypes.c_uint(number).value  # type: ignore[arg-type]
 
 
 def recorded_nvml(**changes: object) -> SimpleNamespace:
-    """Two GPUs, listed out of bus order, of a driver that hides power defaults and NUMA."""
+    """Two GPUs, listed out of bus order, of a driver that hides power defaults and NUMA.
+
+    Constants are those of the real library: one of them is a tuple, and no number.
+    """
 
     def refuse(*args: object) -> None:
-        raise NvmlError("not supported")
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
 
     buses = {0: "00000000:C1:00.0", 1: "00000000:01:00.0"}
+    constants = {n: v for n, v in vars(pynvml).items() if n.startswith(("NVML_", "NVMLError"))}
     answers = {
-        "NVMLError": NvmlError,
-        "NVML_P2P_CAPS_INDEX_READ": 0,
-        "NVML_P2P_STATUS_OK": 0,
         "nvmlDeviceGetCount": lambda: 2,
         "nvmlDeviceGetHandleByIndex": lambda index: index,
         "nvmlDeviceGetPciInfo": lambda handle: SimpleNamespace(busId=buses[handle].encode()),
@@ -107,18 +111,18 @@ def recorded_nvml(**changes: object) -> SimpleNamespace:
         "nvmlDeviceGetMaxPcieLinkGeneration": lambda handle: 5,
         "nvmlDeviceGetCurrPcieLinkWidth": lambda handle: 16,
         "nvmlDeviceGetMaxPcieLinkWidth": lambda handle: 16,
-        "nvmlDeviceGetTemperature": lambda handle, sensor: 40,
+        "nvmlDeviceGetTemperature": lambda handle, sensor: 40 + passed_to_c(sensor),
         "nvmlDeviceGetEccMode": lambda handle: (1, 1),
         "nvmlDeviceGetNumaNodeId": refuse,
-        "nvmlDeviceGetP2PStatus": lambda handle, peer, capability: 0,
-        "nvmlDeviceGetNvLinkState": lambda handle, link: 1 if link < 4 else refuse(),
+        "nvmlDeviceGetP2PStatus": lambda handle, peer, capability: passed_to_c(capability),
+        "nvmlDeviceGetNvLinkState": lambda handle, link: 1 if passed_to_c(link) < 4 else refuse(),
         "nvmlDeviceGetCurrentClocksThrottleReasons": lambda handle: 0x44 if handle else 0,
         "nvmlDeviceGetComputeRunningProcesses": lambda handle: [
             SimpleNamespace(pid=77, usedGpuMemory=None)
         ],
         "nvmlDeviceGetUtilizationRates": lambda handle: SimpleNamespace(gpu=100),
     }
-    return SimpleNamespace(**(answers | changes))
+    return SimpleNamespace(**(constants | answers | changes))
 
 
 def test_gpus_are_numbered_in_bus_order_as_cuda_does() -> None:
