@@ -11,12 +11,13 @@ import httpx
 
 from autotune.clock import Clock
 from autotune.engines.base import Engine, NoAnswer
-from autotune.engines.logs import LogReader
+from autotune.engines.logs import LogReader, rank_of
 from autotune.errors import TrialError, TrialFailed, TrialLost
 from autotune.leash import Leash
 from autotune.machine import Machine, port_answers, port_owners, process_name
 from autotune.postmortem import death
 from autotune.progress import Pace, Signs, Usage, all_busy
+from autotune.ranks import Ranks
 from autotune.reaper import mark_of
 from autotune.records import Failure, FailureKind, Launch, Phase
 from autotune.timeline import Timeline
@@ -58,7 +59,7 @@ class Starting:
         self._stall_seconds = limits.stall_minutes * 60
         self._limit_seconds = limits.limit_hours * 3600
         self._log = LogReader(leash.log_path)
-        self._usage, self._pace = Usage(), Pace()
+        self._usage, self._pace, self._ranks = Usage(), Pace(), Ranks()
         self._detail = "starting"
         self._fraction: float | None = None
         self._began = self._moved_at = clock.now()
@@ -153,8 +154,12 @@ class Starting:
 
     def _note(self, line: str) -> None:
         progress = self._engine.progress_of(line) if line else None
-        if progress is not None:
-            self._detail, self._fraction = progress.detail, progress.fraction
+        if progress is None:
+            return
+        self._detail, self._fraction = progress.detail, progress.fraction
+        rank = rank_of(line)
+        if rank is not None and progress.fraction is None:
+            self._ranks.note(rank, progress.detail, self._clock.now())
 
     def _enter(self, phase: Phase) -> None:
         """Phases only go forward: a draft's weights load after the target's KV cache."""
@@ -200,7 +205,7 @@ class Starting:
         )
 
     def _status(self, now: float) -> str:
-        parts = [self._detail, self._pace.text]
+        parts = [self._detail, self._ranks.behind(now), self._pace.text]
         if self._now.compilers:
             parts.append(f"compiling ({', '.join(self._now.compilers)})")
         if (silent := now - self._moved_at) > 60:
@@ -216,9 +221,10 @@ class Starting:
         now = self._clock.now()
         if self._silent_looks >= _MIN_SILENT_LOOKS and now - self._moved_at > self._stall_seconds:
             minutes = (now - self._moved_at) / 60
+            behind = self._ranks.behind(now)
             raise self._stalled(
                 f"no progress for {minutes:.0f} min while {self._detail}: no log, no bytes read, "
-                f"no GPU memory, no CPU time{self._deadlock()}"
+                f"no GPU memory, no CPU time{self._deadlock()}{behind and f'; {behind}'}"
             )
         if now - self._began > self._limit_seconds:
             hours = (now - self._began) / 3600

@@ -76,6 +76,8 @@ UNSUPPORTED: Table = table(
         # The build lacks the library of the kernels that were chosen; another choice may run.
         r"(?:ImportError|ModuleNotFoundError)\b.*\b(?:sgl_kernel|flash_?attn|flash_mla|flashinfer"
         r"|deep_gemm|deep_ep|flash_ops|vllm\.\w*_C|cutlass|trtllm|aiter|tilelang)\b"
+        # NCCL_ALGO, NCCL_PROTO: a bare name limits every collective, and few have every algorithm.
+        r"|no algorithm/protocol available for function"
         r"|Unsupported architecture|no kernel image is available|named symbol not found"
         r"|CUDA error: invalid device function|CUDA driver version is insufficient"
         r"|(?:Error|Exception)\b.*(?:[Nn]ot supported|[Uu]nsupported|only supported|only supports?"

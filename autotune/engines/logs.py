@@ -24,9 +24,12 @@ _EXCEPTION = re.compile(
 # Prefixes of SGLang's and vLLM's lines: time stamp and rank, process and logger.
 _PREFIX = re.compile(
     r"^(?:\[\d{4}-\d\d-\d\d [\d:.]+(?P<rank>(?: (?:DP|PP|CP|TP|EP|ATTN_CP|MOE_DP)\d+)*)\] )"
-    r"|^(?:\(\w[\w-]*(?: \w+=\d+)+\) )?(?:(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d [\d:]+ "
-    r"(?:\[[^\]]+\] )?)?"
+    r"|^(?:\((?:Worker_(?P<worker>[A-Z]\w*)|\w[\w-]*)(?: \w+=\d+)+\) )?"
+    r"(?:(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d [\d:]+ (?:\[[^\]]+\] )?)?"
 )
+# Host, process, thread, device and source line: other ones in every trial.
+_NCCL_PREFIX = re.compile(r"^\S+:\d+:\d+ \[\d+\] (?:\S+:\d+ )?(?=NCCL WARN)")
+_FRAME = re.compile(r'^ +File ".*", line \d+')
 _MAX_CAUSE = 400
 
 
@@ -40,7 +43,14 @@ def pieces(text: str) -> Iterator[str]:
 
 def message_of(line: str) -> str:
     """A line without time stamp, rank, process and logger."""
-    return _PREFIX.sub("", line, count=1).strip()
+    return _NCCL_PREFIX.sub("", _PREFIX.sub("", line, count=1)).strip()
+
+
+def rank_of(line: str) -> str | None:
+    """The rank that wrote a line, e.g. "TP3" or "DP0 TP3"; None if the line does not say."""
+    found = _PREFIX.match(line)
+    name = (found["rank"] or found["worker"] or "").strip() if found is not None else ""
+    return name or None
 
 
 class LogReader:
@@ -91,14 +101,28 @@ def first_cause(
     lost its peers may well be heard before the peer that ran out of memory.
     """
     weak: Cause | None = None
+    source = _source_lines(lines)
     for index, line in enumerate(lines):
-        kind = None if NOISE.search(line) else failure_of(line)
+        kind = None if index in source or NOISE.search(line) else failure_of(line)
         if kind is None:
             continue
         if kind is not FailureKind.CRASHED:
             return _cause(kind, lines, index)
         weak = weak or _cause(kind, lines, index)
     return weak or _first_exception(lines)
+
+
+def _source_lines(lines: Sequence[str]) -> set[int]:
+    """Which lines are a program's own text, quoted below the frames of a traceback: it says what
+    would be said, such as `raise RuntimeError(f"NCCL error: {reason}")`, not what happened."""
+    found, in_frame = set(), False
+    for index, line in enumerate(lines):
+        text = _PREFIX.sub("", line, count=1)
+        is_frame = _FRAME.match(text) is not None
+        in_frame = is_frame or (in_frame and text.startswith("    "))
+        if in_frame and not is_frame:
+            found.add(index)
+    return found
 
 
 def _first_exception(lines: Sequence[str]) -> Cause | None:

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
-from autotune.engines.logs import LogReader, message_of, pieces
+from autotune.engines.logs import LogReader, message_of, pieces, rank_of
 from autotune.engines.registry import engine_named
+from autotune.ranks import Ranks
 from autotune.records import Phase
 
 LOGS = Path(__file__).parent.parent / "data" / "logs"
@@ -37,6 +39,49 @@ def test_a_message_has_no_time_rank_or_process() -> None:
     assert message_of("[2026-11-29 12:18:14 DP0 TP3] Load weight begin.") == "Load weight begin."
     vllm = "(EngineCore pid=7698) ERROR 11-29 11:44:02 [core.py:1510] ValueError: no"
     assert message_of(vllm) == "ValueError: no"
+
+
+@pytest.mark.parametrize(
+    ("line", "rank"),
+    [
+        ("[2026-11-29 12:18:14 DP0 TP3] Load weight begin.", "DP0 TP3"),
+        ("[2026-11-29 12:18:14] server_args=ServerArgs()", None),
+        ("(Worker_TP1 pid=7) INFO 11-29 11:44:02 [gpu_model_runner.py:1] Loading", "TP1"),
+        ("(Worker_DP0_TP1_EP1 pid=7) INFO 11-29 11:44:02 [x.py:1] Loading", "DP0_TP1_EP1"),
+        ("(EngineCore pid=7698) ERROR 11-29 11:44:02 [core.py:1510] ValueError: no", None),
+        ("TP3 is a word", None),
+    ],
+)
+def test_the_rank_that_wrote_a_line(line: str, rank: str | None) -> None:
+    assert rank_of(line) == rank
+
+
+def ranks_after(lines: Iterable[str]) -> Ranks:
+    """What two recorded ranks of SGLang had begun by the end of `lines`, all at second 0."""
+    ranks = Ranks()
+    for line in lines:
+        progress, rank = engine_named("sglang").progress_of(line), rank_of(line)
+        if progress is not None and rank is not None:
+            ranks.note(rank, progress.detail, 0.0)
+    return ranks
+
+
+def test_the_slowest_rank_is_named_once_the_others_have_waited_for_it() -> None:
+    recorded = list(pieces((LOGS / "sglang-tp2.log").read_text()))
+    assert ranks_after(recorded).behind(60.0) == ""
+    loaded = next(i for i, line in enumerate(recorded) if "TP1] Load weight begin" in line)
+    stuck = [line for line in recorded if "TP1]" not in line or line in recorded[: loaded + 1]]
+    assert ranks_after(stuck).behind(9.0) == "", "a few seconds apart is usual"
+    assert ranks_after(stuck).behind(60.0) == "TP1 of 2 ranks is still loading weights"
+
+
+def test_many_ranks_that_are_behind_are_counted() -> None:
+    ranks = Ranks()
+    for rank in range(8):
+        ranks.note(f"TP{rank}", "connecting the ranks", 0.0)
+    ranks.note("TP0", "loading weights", 5.0)
+    expected = "TP1, TP2, TP3, TP4 and 3 more of 8 ranks are still connecting the ranks"
+    assert (ranks.behind(14.0), ranks.behind(15.0)) == ("", expected)
 
 
 def test_a_reader_returns_each_piece_once_and_keeps_what_is_unfinished(tmp_path: Path) -> None:
@@ -79,6 +124,7 @@ def phases(engine: str, name: str) -> list[Phase]:
         ("sglang-triton.log", [Phase.LOAD, Phase.CAPTURE, Phase.READY]),
         ("sglang-spec3.log", [Phase.LOAD, Phase.CAPTURE, Phase.READY]),
         ("sglang-triton_nocg.log", [Phase.LOAD, Phase.READY]),
+        ("sglang-tp2.log", [Phase.LOAD, Phase.CAPTURE, Phase.READY]),
         ("sglang-oom.log", [Phase.LOAD]),
         ("vllm-clean_start_stop.log", [Phase.LOAD, Phase.READY]),
         ("vllm-bad_flag.log", []),
