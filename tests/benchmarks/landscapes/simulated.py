@@ -46,9 +46,15 @@ class Simulated:
     def __init__(self, name: str, file: Path, host: str, noise: float = 0.02) -> None:
         self.name = name
         self.noise = noise
+        self._file = file
         self._space = Space(load_experiment(file))
         self._host = host_named(host)
         self._known: dict[str, Truth] = {}
+
+    def elsewhere(self, seed: int) -> Simulated:
+        """The same experiment file on the other machine; the seed changes nothing."""
+        host = next(host for _, host in PROBLEMS.values() if host_named(host) != self._host)
+        return Simulated(self.name, self._file, host, self.noise)
 
     @cached_property
     def distributions(self) -> Mapping[str, BaseDistribution]:

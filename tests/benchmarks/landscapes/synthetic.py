@@ -7,6 +7,7 @@ strong as the main effects.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -44,11 +45,16 @@ class Synthetic:
     def __init__(self, structure: int, *, rugged: bool, noise: float = 0.02) -> None:
         self.name = f"{'rugged' if rugged else 'smooth'}-{structure}"
         self.noise = noise
+        self._base = np.array([60.0, 2000.0])
         self._rugged = rugged
         self._rng = np.random.default_rng([structure, int(rugged), 77])
         self.distributions: Mapping[str, BaseDistribution] = self._make_distributions()
         self._parents = self._make_parents()
         self._names = list(self.distributions)
+        self._draw()
+
+    def _draw(self) -> None:
+        """What the parameters do, and what fails."""
         self._main = {name: self._make_effect(name) for name in self._names}
         self._pairs = self._make_pairs()
         self._banned = self._make_banned()
@@ -188,8 +194,37 @@ class Synthetic:
         for first, second, table in self._pairs:
             if first in units and second in units:
                 total = total + table[round(units[first] * 4), round(units[second] * 4)]
-        total = total * self._scale
-        return float(60 * np.exp(total[0])), float(2000 * np.exp(total[1]))
+        single, peak = (self._base * np.exp(total * self._scale)).tolist()
+        return single, peak
+
+    def elsewhere(self, seed: int) -> Synthetic:
+        """The same space on another machine: other speeds and memory, effects that differ mildly.
+
+        Per objective, an effect has 0.7 to 1.4 times its strength (one standard deviation), a
+        pairwise table gets noise of 0.4 times its spread, a sixth of the crashes is gone.
+        """
+        other, rng = copy.copy(self), np.random.default_rng([seed, 41])
+        other.known_good = self.known_good  # type: ignore[misc]  # the same experiment file
+        other._base = self._base * np.exp(rng.normal(size=OBJECTIVES) * 0.5)
+        other._main = {
+            name: Effect(effect.table * np.exp(0.35 * rng.normal(size=OBJECTIVES)))
+            for name, effect in self._main.items()
+        }
+        other._pairs = [
+            (first, second, table + 0.4 * table.std() * rng.normal(size=table.shape))
+            for first, second, table in self._pairs
+        ]
+        other._banned = [one for one in self._banned if rng.random() > 1 / 6]
+        other._capacity = self._capacity * float(np.exp(0.15 * rng.normal()))
+        return other
+
+    def unrelated(self, seed: int) -> Synthetic:
+        """The same space, in which everything else is another."""
+        other = copy.copy(self)
+        other.__dict__.pop("known_good", None)
+        other._rng = np.random.default_rng([seed, 43])
+        other._draw()
+        return other
 
     @cached_property
     def known_good(self) -> Sequence[Config]:
