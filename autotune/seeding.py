@@ -19,8 +19,9 @@ from autotune.rundir import Run, read_run
 from autotune.sampler import Prior
 from autotune.space import Space
 
-# How much a result of another study counts, multiplied for each thing that differs. The order
-# is what matters: another host can flip the sign of a flag's effect, a version seldom does.
+# How much a result of another study counts before the sampler has learned it, multiplied for each
+# thing that differs. The order is what matters: another host can flip the sign of a flag's effect,
+# a version seldom does.
 OTHER_MACHINE, OTHER_COMMAND, OTHER_WORKLOAD = 0.4, 0.5, 0.7
 ANY_OTHER_STUDY = 0.8
 
@@ -41,7 +42,7 @@ def history_of(
     for path in paths:
         run = read_run(path)
         weight = weight_of(run, experiment, here)
-        trials = (_as_trial(outcome, space) for outcome in run.outcomes)
+        trials = (_as_trial(outcome, space, str(path)) for outcome in run.outcomes)
         history += [(trial, weight) for trial in trials if trial is not None]
     return history
 
@@ -59,7 +60,7 @@ def weight_of(run: Run, experiment: Experiment, here: Fingerprint | None) -> flo
     return weight
 
 
-def _as_trial(outcome: Outcome, space: Space) -> FrozenTrial | None:
+def _as_trial(outcome: Outcome, space: Space, study: str) -> FrozenTrial | None:
     if outcome.state not in ("ok", "infeasible"):
         return None
     distributions = fitting_distributions(space, outcome.params)
@@ -71,5 +72,9 @@ def _as_trial(outcome: Outcome, space: Space) -> FrozenTrial | None:
         distributions=distributions,
         values=[(outcome.values or {}).get(name, 0.0) for name in OBJECTIVES],
         constraints={CONSTRAINT: 0.0 if outcome.state == "ok" else 1.0},
-        user_attrs={} if outcome.failure is None else {"failure_kind": outcome.failure.kind},
+        user_attrs={"study": study, **_cause(outcome)},
     )
+
+
+def _cause(outcome: Outcome) -> dict[str, str]:
+    return {} if outcome.failure is None else {"failure_kind": outcome.failure.kind}

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.sampler.encoding import Array
+from autotune.sampler.evidence import inverse_from
 from autotune.sampler.memo import Memo
 from autotune.sampler.subset import settled
-from autotune.sampler.surrogate import inverse_from
 
 CONSTANT = 9.0
 NEWTON_STEPS = 8
@@ -54,37 +54,42 @@ class Capacity:
 def fit(
     codes: Array,
     failed: NDArray[np.bool_],
+    weight: Array,
     categorical: NDArray[np.bool_],
     memo: Memo,
 ) -> Capacity:
-    """codes (n, axes) of launches that got as far as needing memory; failed (n,).
+    """codes (n, axes) of launches that got as far as needing memory; failed (n,), weight (n,).
 
     ``memo`` remembers the amplitudes, which follow from the first ``settled(n)`` launches.
     """
     decisive = settled(len(codes))
     basis = _recent(failed[:decisive])
-    parts = codes[basis], failed[basis], categorical
+    parts = codes[basis], failed[basis], weight[basis], categorical
     variances = memo.of(lambda: _amplitudes(*parts), "capacity", *parts)
     recent = _recent(failed)
     codes, labels = codes[recent], np.where(failed[recent], 1.0, -1.0)
-    _, gradient, middle = _laplace(_cross(codes, codes, categorical, variances), labels)
+    covariance = _cross(codes, codes, categorical, variances)
+    _, gradient, middle = _laplace(covariance, labels, weight[recent])
     return Capacity(codes, categorical, variances, gradient, middle)
 
 
-def _amplitudes(codes: Array, failed: NDArray[np.bool_], categorical: NDArray[np.bool_]) -> Array:
+def _amplitudes(
+    codes: Array, failed: NDArray[np.bool_], weight: Array, categorical: NDArray[np.bool_]
+) -> Array:
     labels = np.where(failed, 1.0, -1.0)
     parts = _parts(codes, codes, categorical)
     relative = np.where(categorical, CATEGORY, 1.0)
     options = [relative * scale for scale in SCALES]
     evidence, variances = max(
-        ((_laplace(_kernel(parts, one), labels)[0], one) for one in options), key=lambda e: e[0]
+        ((_laplace(_kernel(parts, one), labels, weight)[0], one) for one in options),
+        key=lambda e: e[0],
     )
     searched: Iterable[int] = np.flatnonzero(~categorical) if len(codes) <= MAX_SEARCHED else []
     for column in searched:
         for factor in (0.1, 10.0):
             tried = variances.copy()
             tried[column] *= factor
-            better = _laplace(_kernel(parts, tried), labels)[0] - abs(np.log(factor)) * 0.2
+            better = _laplace(_kernel(parts, tried), labels, weight)[0] - abs(np.log(factor)) * 0.2
             if better > evidence:
                 evidence, variances = better, tried
     return variances
@@ -129,18 +134,21 @@ def _self_kernel(codes: Array, categorical: NDArray[np.bool_], variances: Array)
     return total
 
 
-def _laplace(kernel: Array, labels: Array) -> tuple[float, Array, Array]:
-    """Evidence, gradient of the likelihood at the mode (n,), and (K + W^-1)^-1 (n, n)."""
+def _laplace(kernel: Array, labels: Array, weight: Array) -> tuple[float, Array, Array]:
+    """Evidence, gradient of the likelihood at the mode (n,), and (K + W^-1)^-1 (n, n).
+
+    A launch of weight (n,) w counts as w launches.
+    """
     latent = np.zeros(len(labels))
     for _ in range(NEWTON_STEPS):
-        _, gradient, curvature = _probit(latent, labels)
+        _, gradient, curvature = _probit(latent, labels, weight)
         middle = _middle(kernel, curvature)[0]
         right = curvature * latent + gradient
         weights = right - middle @ (kernel @ right)
         before, latent = latent, kernel @ weights
         if np.abs(latent - before).max() < CONVERGED:
             break
-    value, gradient, curvature = _probit(latent, labels)
+    value, gradient, curvature = _probit(latent, labels, weight)
     middle, half_log = _middle(kernel, curvature)
     return float(value - 0.5 * weights @ latent - half_log), gradient, middle
 
@@ -153,10 +161,11 @@ def _middle(kernel: Array, curvature: Array) -> tuple[Array, float]:
     return root[:, None] * inverse * root, float(np.log(np.diag(factor)).sum())
 
 
-def _probit(latent: Array, labels: Array) -> tuple[float, Array, Array]:
+def _probit(latent: Array, labels: Array, weight: Array) -> tuple[float, Array, Array]:
     from scipy.special import log_ndtr
 
     agreed = labels * latent
     log_likelihood = log_ndtr(agreed)
     ratio = np.exp(-0.5 * agreed**2 - log_likelihood) / np.sqrt(2 * np.pi)
-    return float(log_likelihood.sum()), labels * ratio, ratio * (ratio + agreed)
+    slope, curvature = labels * ratio, ratio * (ratio + agreed)
+    return float(weight @ log_likelihood), weight * slope, weight * curvature

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from autotune.sampler.encoding import Array, Axis
 from autotune.sampler.hint import Prior
 from autotune.sampler.observations import Scale
+
+PREFERRED = 1.3  # ratio expected of a preferred value, to the power of the prior's weight
 
 
 @dataclass(frozen=True)
@@ -19,12 +22,17 @@ class Expectation:
     terms: tuple[tuple[int, float, Array], ...]
     objectives: int
 
-    def __call__(self, codes: Array) -> Array:
-        """Expected gains, relative to a configuration of which nothing is expected: (n, obj.)."""
-        total = np.zeros((len(codes), self.objectives))
+    def effects(self, codes: Array) -> Array:
+        """Expected gains, relative to a configuration of which nothing is expected.
+
+        Shape (objectives, n, parameters of which something is expected): they add up.
+        """
+        columns = sorted({column for column, _, _ in self.terms})
+        found = np.zeros((self.objectives, len(codes), len(columns)))
         for column, code, gain in self.terms:
-            total[np.abs(codes[:, column] - code) < 1e-9] += gain
-        return total
+            there = np.abs(codes[:, column] - code) < 1e-9
+            found[:, there, columns.index(column)] += gain[:, None]
+        return found
 
 
 def expectation(
@@ -35,7 +43,7 @@ def expectation(
     for column, one in enumerate(axes):
         prior = priors.get(one.name)
         for index, (name, scale) in enumerate(zip(names, scales, strict=True)):
-            ratios = prior.effects.get(name, {}) if prior is not None else {}
+            ratios = _ratios(prior, name, scale) if prior is not None else {}
             for value, ratio in ratios.items():
                 code = one.encode(value)
                 if scale.log and not np.isnan(code):
@@ -43,3 +51,10 @@ def expectation(
                     gain[index] = scale.sign * np.log(ratio)
                     terms.append((column, code, gain))
     return Expectation(tuple(terms), len(scales))
+
+
+def _ratios(prior: Prior, objective: str, scale: Scale) -> Mapping[Any, float]:
+    """Expected ratio per value. A preferred value of which nothing else is said is thought good."""
+    if prior.prefer is None or prior.effects:
+        return prior.effects.get(objective, {})
+    return {prior.prefer: PREFERRED ** (scale.sign * prior.weight)}

@@ -135,7 +135,7 @@ def learn(
             for kind, bad in accused.items()
             if kind not in OF_SIZE
         ),
-        _boundary(axes, codes, ok, ~ok & np.isin(names, sorted(OF_SIZE)), memo),
+        _boundary(axes, codes, ok, ~ok & np.isin(names, sorted(OF_SIZE)), weight, memo),
     )
 
 
@@ -144,13 +144,14 @@ def _boundary(
     codes: Array,
     ok: NDArray[np.bool_],
     large: NDArray[np.bool_],
+    weight: Array,
     memo: Memo,
 ) -> Capacity | None:
     if not large.any():
         return None
     rows = ok | large
     categorical = np.array([one.categorical for one in axes])
-    return capacity.fit(codes[rows], large[rows], categorical, memo)
+    return capacity.fit(codes[rows], large[rows], weight[rows], categorical, memo)
 
 
 def _investigate(

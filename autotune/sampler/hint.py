@@ -38,10 +38,11 @@ class SpaceHint(Protocol):
 class Prior:
     """What is expected of one parameter before anything is measured.
 
-    ``prefer`` is the value to try more often, with the probability ``weight`` (0 to 1).
-    ``effects`` gives, per objective (by metric name, or by index as a string), the expected
-    ratio of the objective at a value to the objective at any value not listed: ``{"peak_tok_s":
-    {"flashinfer": 1.2}}``. Measurements overrule both.
+    ``prefer`` is the value to draw more often, with the probability ``weight`` (0 to 1). Without
+    ``effects`` it is also expected to be better: 1.3 times, to the power of the weight.
+    ``effects`` gives, per objective (by metric name, or by index as a string), the expected ratio
+    of the objective at a value to the objective at any value not listed: ``{"peak_tok_s":
+    {"flashinfer": 1.2}}``. How strong effects are, and whether their sign is right, is learned.
 
     Raises ValueError for a weight outside 0..1 or a ratio that is not positive.
     """

@@ -71,8 +71,7 @@ def _effects(data: Data, objective: int, axes: Sequence[Axis]) -> list[Effect]:
     rows = conditioned(data)
     codes, gains = data.codes[rows], data.gains[rows, objective]
     categorical = np.array([one.categorical for one in axes])
-    noise, weight = data.noise[rows, objective], data.weight[rows]
-    model = surrogate.fit(codes, gains, noise, weight, categorical)
+    model = surrogate.fit(codes, gains, data.noise[rows, objective], categorical)
     if _explained(model, gains) < MIN_EXPLAINED:
         return []
     scale = data.scales[objective]
@@ -134,7 +133,8 @@ def _averages(
 def _joint(model: surrogate.Surrogate, points: Array) -> tuple[Array, NDArray[np.float64]]:
     gaps = distances(points, model.codes, model.categorical)
     among = distances(points, points, model.categorical)
-    parts = [process.joint(gaps, among) for process in model.processes]
+    nothing_expected = np.empty((len(points), 0))
+    parts = [process.joint(gaps, among, nothing_expected) for process in model.processes]
     means = np.stack([mean for mean, _ in parts])
     mean = means.mean(axis=0)
     spread = np.einsum("ki,kj->ij", means - mean, means - mean) / len(parts)

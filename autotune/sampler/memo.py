@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from autotune.sampler.encoding import Array
 
-KEPT = 32
+KEPT = 128  # an ask needs some ten for itself and for each other study
 
 
 class Memo:

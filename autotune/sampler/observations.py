@@ -32,7 +32,8 @@ class Observation:
     kind: str = ""
     seconds: float | None = None
     spread: tuple[float, ...] = ()
-    weight: float = 1.0
+    weight: float = 1.0  # below 1 for another study's
+    study: str = ""
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,8 @@ class Data:
 
     codes (n, axes); ok (n,) bool, a success; measured (n,) bool, a success or a missed limit;
     gains (n, objectives), NaN where not measured; noise (n, objectives) standard deviation of the
-    gain, NaN where unknown; weight (n,) in (0, 1], 1 for own trials.
+    gain, NaN where unknown; study (n,), 0 for own trials, else the number of another; given
+    (others,) in (0, 1) the weights of studies 1, 2, ...
     """
 
     codes: Array
@@ -66,7 +68,8 @@ class Data:
     noise: Array
     kinds: tuple[str, ...]
     seconds: Array
-    weight: Array
+    study: NDArray[np.int64]
+    given: Array
     scales: tuple[Scale, ...]
 
 
@@ -79,7 +82,8 @@ def observe(
         return None
     seconds = _number(attrs.get("trial_seconds"))
     kind = str(attrs.get("failure_kind") or UNKNOWN_KIND)
-    failure = Observation(codes, None, kind, seconds, weight=weight)
+    study = str(attrs.get("study", "")) if weight < 1.0 else ""
+    failure = Observation(codes, None, kind, seconds, weight=weight, study=study)
     if trial.state == TrialState.FAIL:
         return failure
     if trial.state != TrialState.COMPLETE:
@@ -90,7 +94,7 @@ def observe(
     if not usable or (violated and kind not in MEASURED_KINDS):
         return failure
     spread = _spread(attrs.get("spread"), names)
-    return Observation(codes, values, kind if violated else "", seconds, spread, weight)
+    return Observation(codes, values, kind if violated else "", seconds, spread, weight, study)
 
 
 def objective_names(study: Study) -> list[str]:
@@ -155,6 +159,7 @@ def tabulate(
         gains[measured, i] = scale.gain(raw[measured, i])
         if not scale.log:
             noise[:, i] *= np.abs(raw[:, i])
+    study, given = _studies(observations)
     return Data(
         codes=np.array([one.codes for one in observations]).reshape(count, len(space.axes)),
         ok=np.array([not one.kind for one in observations], dtype=bool),
@@ -163,6 +168,18 @@ def tabulate(
         noise=noise,
         kinds=tuple(one.kind for one in observations),
         seconds=np.array([one.seconds or math.nan for one in observations]),
-        weight=np.array([one.weight for one in observations]),
+        study=study,
+        given=given,
         scales=scales,
     )
+
+
+def _studies(observations: Sequence[Observation]) -> tuple[NDArray[np.int64], Array]:
+    """Numbers (n,), 0 for own trials, and the weights of the others.
+
+    They are told apart by their weight and the trials' ``study``.
+    """
+    others = sorted({(one.weight, one.study) for one in observations if one.weight < 1.0})
+    number = {other: index + 1 for index, other in enumerate(others)}
+    found = [number.get((one.weight, one.study), 0) for one in observations]
+    return np.array(found, dtype=np.int64), np.array([weight for weight, _ in others])

@@ -7,24 +7,18 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from autotune.sampler import feasibility, surrogate
-from autotune.sampler.acquisition import (
-    Prediction,
-    Yardstick,
-    expected_improvement,
-    goodness,
-    pareto_mask,
-    yardstick,
-)
+from autotune.sampler import feasibility
+from autotune.sampler.acquisition import expected_improvement, pareto_mask
 from autotune.sampler.branches import neglected, visits
 from autotune.sampler.candidates import Pool
+from autotune.sampler.credibility import credibility
 from autotune.sampler.encoding import Array
 from autotune.sampler.expectation import Expectation
 from autotune.sampler.kernel import distances
 from autotune.sampler.memo import Memo
+from autotune.sampler.model import fit_model
 from autotune.sampler.observations import Data
 from autotune.sampler.space import Key, KnownSpace, keys
-from autotune.sampler.subset import conditioned, settled
 
 MODEL_FROM = 3  # measured launches before the surrogate speaks
 THRIFT = 0.25  # exponent of the expected cost
@@ -59,55 +53,6 @@ class Candidates:
 
 
 @dataclass(frozen=True)
-class Model:
-    """One surrogate per objective, over what is expected, and the front in goodness."""
-
-    surrogates: tuple[surrogate.Surrogate, ...]
-    expect: Expectation
-    by: Yardstick
-    front: Array
-
-    def predict(self, codes: Array) -> Prediction:
-        first = self.surrogates[0]
-        gaps = distances(codes, first.codes, first.categorical)
-        columns = [one.predict_from(gaps) for one in self.surrogates]
-        return Prediction(
-            self.expect(codes) + np.stack([mean for mean, _ in columns], axis=1),
-            np.stack([sd for _, sd in columns], axis=1),
-        )
-
-
-def fit_model(
-    data: Data, pending: Array, space: KnownSpace, expect: Expectation, memo: Memo
-) -> Model:
-    """Surrogates on measured launches; running ones are believed to come out as predicted.
-
-    The front is that of the predicted means, not of the noisy measurements: a lucky one would
-    hide what is better.
-    """
-    good = np.flatnonzero(data.measured)
-    codes, weight, noise = data.codes[good], data.weight[good], data.noise[good]
-    beyond = data.gains[good] - expect(codes)
-    modelled = conditioned(data)
-    rows = np.searchsorted(good, modelled)
-    categorical = np.array([one.categorical for one in space.axes])
-    foreign = int((weight < 1.0).sum())  # they come first
-    count = foreign + settled(len(good) - foreign)
-    surrogates = tuple(
-        surrogate.fit(codes, beyond[:, i], noise[:, i], weight, categorical, rows, count, memo)
-        for i in range(len(data.scales))
-    )
-    own = data.codes[modelled[data.ok[modelled] & (data.weight[modelled] == 1.0)]]
-    if len(pending):
-        surrogates = tuple(one.believing(pending) for one in surrogates)
-        own = np.concatenate([own, pending])
-    by = yardstick(data.gains[good], [scale.log for scale in data.scales])
-    model = Model(surrogates, expect, by, np.empty((0, len(surrogates))))
-    front = goodness(model.predict(own).mean, by)
-    return replace(model, front=front[pareto_mask(front)])
-
-
-@dataclass(frozen=True)
 class Question:
     """Everything the next proposal follows from.
 
@@ -133,9 +78,8 @@ class Question:
 def propose(question: Question, rng: np.random.Generator) -> Array | None:
     """A full assignment (axes,) of a new, allowed configuration; None if none is found."""
     data, space, pool = question.data, question.space, question.pool
-    chances = feasibility.learn(
-        space.axes, data.codes, data.ok, data.kinds, data.weight, question.memo
-    )
+    weight = credibility(data, space.axes, question.memo)
+    chances = feasibility.learn(space.axes, data.codes, data.ok, data.kinds, weight, question.memo)
     score = _score(question, chances)
     if question.ablate:
         undone = _admit(_undone(data, pool, rng), set(question.taken), space, question.pinned)
@@ -189,7 +133,7 @@ def _first_pool(data: Data, pool: Pool, effort: Effort, rng: np.random.Generator
 
 def _undone(data: Data, pool: Pool, rng: np.random.Generator) -> Array:
     """Members of the front with one parameter back at its value in the first working launch."""
-    own = data.ok & (data.weight == 1.0)
+    own = data.ok & (data.study == 0)
     if not own.any():
         return np.empty((0, len(pool.axes)))
     codes = data.codes[own]
@@ -197,14 +141,17 @@ def _undone(data: Data, pool: Pool, rng: np.random.Generator) -> Array:
 
 
 def _parents(data: Data) -> Array:
-    """Codes of the front and of the rank behind it."""
-    codes, gains = data.codes[data.ok], data.gains[data.ok]
-    if not len(codes):
-        return codes
-    first = pareto_mask(gains)
-    second = np.zeros_like(first)
-    second[~first] = pareto_mask(gains[~first]) if (~first).any() else []
-    return codes[first | second]
+    """Codes of the front of each study and of the rank behind it.
+
+    Speeds of different studies are not compared: another machine may be faster throughout.
+    """
+    chosen = np.zeros(len(data.ok), dtype=bool)
+    for study in np.unique(data.study[data.ok]):
+        rows = np.flatnonzero(data.ok & (data.study == study))
+        first = pareto_mask(data.gains[rows])
+        chosen[rows[first]] = True
+        chosen[rows[~first][pareto_mask(data.gains[rows[~first]])]] = True
+    return data.codes[chosen]
 
 
 def _score(question: Question, chances: feasibility.Feasibility) -> Score:
@@ -231,7 +178,7 @@ def _caution(data: Data) -> float:
     It is 1, the plain expectation, when none of the recent own trials failed, and 2 at the share
     of failures that a night can bear.
     """
-    recent = data.ok[data.weight == 1.0][-RECENT:]
+    recent = data.ok[data.study == 0][-RECENT:]
     share = 1.0 - float(recent.mean()) if len(recent) else 0.0
     return 1.0 + min(2.0, share / BEARABLE)
 

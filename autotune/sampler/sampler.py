@@ -40,8 +40,10 @@ class ParetoSampler(BaseSampler):
             sampler on the same storage. None draws one.
         space: What is known of the space; without it, it is learned from the trials.
         priors: Expectations per parameter name.
-        history: Trials of other studies with a weight in (0, 1] each: how much they resemble
-            this one. They shape the models, and never count as measured.
+        history: Trials of other studies with a weight in (0, 1] each: how much they are expected
+            to resemble this one, which is then learned per study. Trials of one study have the
+            same weight and the same user attribute ``study``, if any. They shape the models, and
+            never count as measured.
         budget: The number of trials planned.
     """
 

@@ -16,18 +16,34 @@ GROWTH = 1.06  # of the observations, between two fits after that
 def conditioned(data: Data) -> NDArray[np.int64]:
     """Indices of the measured launches to model, in order: all of them, or ``MAX_POINTS``.
 
-    Of many: 3/8 from the front and the ranks behind it, 3/8 the latest, and the rest spread
-    evenly over the time before, where launches lie far apart.
+    Of many own ones: 3/8 from the front and the ranks behind it, 3/8 the latest, and the rest
+    spread evenly over the time before, where launches lie far apart. Those of other studies get
+    what is left, at least a quarter.
     """
     good = np.flatnonzero(data.measured)
     if len(good) <= MAX_POINTS:
         return good
-    chosen = _best_ranks(data.gains[good], 3 * MAX_POINTS // 8)
-    chosen[np.flatnonzero(~chosen)[-3 * MAX_POINTS // 8 :]] = True
-    left, missing = np.flatnonzero(~chosen), MAX_POINTS - int(chosen.sum())
-    if missing > 0:
-        chosen[left[np.linspace(0, len(left) - 1, missing).round().astype(np.int64)]] = True
-    return good[chosen]
+    own, other = good[data.study[good] == 0], good[data.study[good] > 0]
+    other = _thinned(other, max(MAX_POINTS - len(own), MAX_POINTS // 4))
+    return np.concatenate([other, _worthwhile(own, data.gains[own], MAX_POINTS - len(other))])
+
+
+def _worthwhile(
+    rows: NDArray[np.int64], gains: NDArray[np.float64], count: int
+) -> NDArray[np.int64]:
+    if len(rows) <= count:
+        return rows
+    chosen = _best_ranks(gains, 3 * count // 8)
+    chosen[np.flatnonzero(~chosen)[-3 * count // 8 :]] = True
+    chosen[_thinned(np.flatnonzero(~chosen), count - int(chosen.sum()))] = True
+    return rows[chosen]
+
+
+def _thinned(rows: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+    """At most ``count`` of them, evenly spread."""
+    if len(rows) <= count:
+        return rows
+    return rows[np.linspace(0, len(rows) - 1, count).round().astype(np.int64)]
 
 
 def _best_ranks(gains: NDArray[np.float64], count: int) -> NDArray[np.bool_]:

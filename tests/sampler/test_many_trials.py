@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -27,14 +28,17 @@ SPACE = KnownSpace(
 )
 
 
-def data(count: int) -> Data:
-    """Launches at random; every tenth failed."""
+def data(count: int, foreign: int = 0) -> Data:
+    """Launches at random; every tenth failed. The first ``foreign`` are of a faster machine."""
     rng = np.random.default_rng(0)
     rows = encode(SPACE.axes, [{"x": rng.random(), "y": rng.random()} for _ in range(count)])
     seen = [
         Observation(row, None, "crash") if i % 10 == 0 else Observation(row, tuple(row + 1))
         for i, row in enumerate(rows)
     ]
+    for i in range(foreign):
+        faster = None if seen[i].values is None else (9.0, 9.0)
+        seen[i] = replace(seen[i], values=faster, weight=0.3)
     return tabulate(seen, SPACE, [StudyDirection.MAXIMIZE] * 2)
 
 
@@ -51,6 +55,15 @@ def test_of_many_launches_the_front_and_the_latest_are_modelled() -> None:
     best = max(np.flatnonzero(many.ok), key=lambda row: many.gains[row].sum())
     assert {int(best), 1999, 1998} <= set(chosen.tolist())
     assert (chosen < 1000).sum() > 20  # and some of the time before
+
+
+def test_a_long_history_leaves_the_own_front_in_the_model() -> None:
+    mixed = data(1000, foreign=700)
+    chosen = conditioned(mixed)
+    own = np.flatnonzero(mixed.ok & (mixed.study == 0))
+    assert len(chosen) == MAX_POINTS and (np.diff(chosen) > 0).all()
+    assert max(own, key=lambda row: mixed.gains[row].sum()) in chosen
+    assert (mixed.study[chosen] > 0).sum() == MAX_POINTS // 4
 
 
 def test_hyperparameters_are_fitted_anew_only_now_and_then() -> None:

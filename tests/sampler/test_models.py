@@ -28,8 +28,9 @@ def points(rng: np.random.Generator, count: int = 12) -> surrogate.Points:
     codes = rng.random((count, 4))
     codes[:, 1] = rng.integers(0, 3, count)
     codes[3, 1:3] = np.nan
-    weight = np.where(np.arange(count) < 3, 0.5, 1.0)
-    return surrogate.Points(codes, rng.normal(size=count), np.zeros(count), weight)
+    study = np.where(np.arange(count) < 3, 1, np.where(np.arange(count) < 5, 2, 0))
+    given, trend = np.array([0.5, 0.8]), rng.normal(size=(count, 2))
+    return surrogate.Points(codes, rng.normal(size=count), np.zeros(count), study, given, trend)
 
 
 @pytest.mark.parametrize("kernel", surrogate.KERNELS)
@@ -75,7 +76,7 @@ def test_a_surrogate_finds_a_multiplicative_effect_again() -> None:
     rng = np.random.default_rng(3)
     codes = np.stack([rng.random(30), rng.integers(0, 3, 30), rng.random(30), rng.random(30)], 1)
     gains = codes[:, 0] + 0.5 * (codes[:, 1] == 2) + 0.02 * rng.normal(size=30)
-    model = surrogate.fit(codes, gains, np.full(30, np.nan), np.ones(30), MIXED)
+    model = surrogate.fit(codes, gains, np.full(30, np.nan), MIXED)
     new = np.array([[0.9, 2, 0.5, 0.5], [0.1, 0, 0.5, 0.5]])
     mean, sd = model.predict(new)
     np.testing.assert_allclose(mean, [1.4, 0.1], atol=0.12)
@@ -85,7 +86,7 @@ def test_a_surrogate_finds_a_multiplicative_effect_again() -> None:
 def test_believing_a_running_trial_leaves_nothing_to_learn_there() -> None:
     rng = np.random.default_rng(4)
     data = points(rng)
-    model = surrogate.fit(data.codes, data.target, np.full(12, np.nan), np.ones(12), MIXED)
+    model = surrogate.fit(data.codes, data.target, np.full(12, np.nan), MIXED)
     there = np.array([[0.5, 1.0, 0.5, 0.5]])
     before, after = model.predict(there), model.believing(there).predict(there)
     assert after[0] == pytest.approx(before[0], abs=0.2)
@@ -95,16 +96,17 @@ def test_believing_a_running_trial_leaves_nothing_to_learn_there() -> None:
 def test_believing_several_at_once_is_believing_them_one_after_another() -> None:
     rng = np.random.default_rng(10)
     data = points(rng)
-    model = surrogate.fit(data.codes, data.target, np.full(12, np.nan), data.weight, MIXED)
-    running, elsewhere = points(rng, 5).codes, points(rng, 6).codes
+    told = {"study": data.study, "given": data.given, "trend": data.trend}
+    model = surrogate.fit(data.codes, data.target, np.full(12, np.nan), MIXED, **told)
+    running, elsewhere = points(rng, 5), points(rng, 6)
     one_by_one = model
     for at in range(5):
-        one_by_one = one_by_one.believing(running[at : at + 1])
-    together = model.believing(running)
+        one_by_one = one_by_one.believing(running.codes[at : at + 1], running.trend[at : at + 1])
+    together = model.believing(running.codes, running.trend)
     for mine, theirs in zip(one_by_one.processes, together.processes, strict=True):
         np.testing.assert_allclose(mine.inverse, theirs.inverse, atol=1e-6)
-        rows = distances(elsewhere, theirs.points.codes, MIXED)
-        np.testing.assert_allclose(mine.predict(rows)[1], theirs.predict(rows)[1], atol=1e-6)
+        rows = distances(elsewhere.codes, theirs.points.codes, MIXED), elsewhere.trend
+        np.testing.assert_allclose(mine.predict(*rows)[1], theirs.predict(*rows)[1], atol=1e-6)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 60])
@@ -183,7 +185,7 @@ def test_memory_has_a_boundary_through_the_ordinals() -> None:
     rng = np.random.default_rng(7)
     codes = rng.random((40, 3))
     failed = codes[:, 0] + 2 * codes[:, 1] > 1.6
-    model = capacity.fit(codes, failed, np.zeros(3, dtype=bool), Memo())
+    model = capacity.fit(codes, failed, np.ones(40), np.zeros(3, dtype=bool), Memo())
     fresh = rng.random((300, 3))
     right = (model.probability(fresh) < 0.5) == (fresh[:, 0] + 2 * fresh[:, 1] > 1.6)
     assert right.mean() > 0.9

@@ -271,29 +271,6 @@ def test_choices_equal_in_python_are_kept_apart(new_study: NewStudy) -> None:
     assert len(study.trials) == 6
 
 
-def test_a_preferred_value_is_tried_first(new_study: NewStudy) -> None:
-    sampler = ParetoSampler(seed=0, priors={"c": Prior("v7", weight=1.0)})
-    study = new_study(sampler)
-    study.optimize(lambda t: (t.suggest_float("x", 1, 2), len(choice(t))), n_trials=1)
-    assert study.trials[0].params["c"] == "v7"
-
-
-def choice(trial: optuna.Trial) -> str:
-    return str(trial.suggest_categorical("c", [f"v{i}" for i in range(10)]))
-
-
-def test_an_expected_effect_draws_trials_until_measured(new_study: NewStudy) -> None:
-    def count(priors: dict[str, Prior]) -> int:
-        study = new_study(ParetoSampler(seed=0, priors=priors))
-        for value in ("v0", "v1", "v2", "v3"):
-            study.enqueue_trial({"c": value, "x": 1.5})
-        study.optimize(lambda t: (t.suggest_float("x", 1, 2), 1.0 + 0 * len(choice(t))), n_trials=9)
-        return sum(t.params["c"] == "v8" for t in study.trials)
-
-    expected = Prior(effects={"0": {"v8": 2.0}})
-    assert count({"c": expected}) > count({})
-
-
 def test_priors_out_of_range_are_refused() -> None:
     with pytest.raises(ValueError, match="probability"):
         Prior("x", weight=2.0)
@@ -301,17 +278,6 @@ def test_priors_out_of_range_are_refused() -> None:
         Prior(effects={"0": {"x": 0.0}})
     with pytest.raises(ValueError, match="history"):
         ParetoSampler(history=[(create_trial(value=1.0), 0.0)])
-
-
-def test_foreign_trials_help_and_never_count_as_measured(new_study: NewStudy) -> None:
-    other = new_study(optuna.samplers.RandomSampler(seed=1))
-    other.optimize(launch, n_trials=40)
-    sampler = ParetoSampler(seed=0, history=[(trial, 0.5) for trial in other.trials])
-    study = new_study(sampler)
-    study.optimize(launch, n_trials=10)
-    assert not any(t.params.get("backend") == "fa3" for t in study.trials[1:])
-    best = max(t.values[0] for t in study.trials)
-    assert best >= max(t.values[0] for t in other.trials if not failed(t)) * 0.9
 
 
 def test_the_end_of_a_budget_undoes_changes_of_the_front(new_study: NewStudy) -> None:
