@@ -324,6 +324,32 @@ def test_the_collective_s_settings_are_judged_by_a_trial_that_differs_in_nothing
     assert named(run, 1, "collective_settings").kind == "fact"
 
 
+def test_what_changes_nothing_is_not_advised_along(tmp_path: Path) -> None:
+    """Two trials decode as fast; the one that changed more is ahead by its first token only."""
+    channels = {"nccl_min_channels": {"choices": [None, 16], "env": "NCCL_MIN_NCHANNELS"}}
+    experiment = SPECULATIVE | {"parameters": SPECULATIVE["parameters"] | channels}
+    plain = measured(1, 100, 1600, params={"nccl_proto": "LL", "nccl_min_channels": None},
+                     figures=healthy(single_p50_tpot_ms=9.80))  # fmt: skip
+    more = measured(2, 104, 1600, params={"nccl_proto": "LL", "nccl_min_channels": 16},
+                    figures=healthy(single_p50_tpot_ms=9.79))  # fmt: skip
+    run = read_run(write_run(tmp_path / "run", base(), plain, more, experiment=experiment))
+    assert causes(run, 0)["collective_settings"].advice == "nccl_proto unset → LL"
+
+
+def test_the_collective_is_not_credited_with_the_time_to_the_first_token(tmp_path: Path) -> None:
+    """On two H200: 4.66 ms a step in both, 150 and 90 ms to the first token."""
+    run = run_of(
+        tmp_path,
+        baseline(192.3, 1500, figures=healthy(single_p50_tpot_ms=4.66)),
+        measured(1, 200.6, 1500, params={"nccl_proto": "LL"},
+                 figures=healthy(single_p50_tpot_ms=4.65)),
+    )  # fmt: skip
+    finding = named(run, 0, "collective_settings")
+    assert finding.kind == "fact"
+    assert "a decode step takes as long (4.66 and 4.65 ms at one request)" in finding.statement
+    assert not finding.advice
+
+
 def test_what_no_two_trials_tell_is_said_to_be_unknown(tmp_path: Path) -> None:
     other = measured(1, 90, 1400, params={"nccl_proto": "LL", "attention_backend": "triton"},
                      figures=healthy())  # fmt: skip
