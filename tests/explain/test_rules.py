@@ -328,11 +328,12 @@ def test_what_changes_nothing_is_not_advised_along(tmp_path: Path) -> None:
     """Two trials decode as fast; the one that changed more is ahead by its first token only."""
     channels = {"nccl_min_channels": {"choices": [None, 16], "env": "NCCL_MIN_NCHANNELS"}}
     experiment = SPECULATIVE | {"parameters": SPECULATIVE["parameters"] | channels}
+    slow = base(params={"nccl_min_channels": None})
     plain = measured(1, 100, 1600, params={"nccl_proto": "LL", "nccl_min_channels": None},
                      figures=healthy(single_p50_tpot_ms=9.80))  # fmt: skip
     more = measured(2, 104, 1600, params={"nccl_proto": "LL", "nccl_min_channels": 16},
                     figures=healthy(single_p50_tpot_ms=9.79))  # fmt: skip
-    run = read_run(write_run(tmp_path / "run", base(), plain, more, experiment=experiment))
+    run = read_run(write_run(tmp_path / "run", slow, plain, more, experiment=experiment))
     assert causes(run, 0)["collective_settings"].advice == "nccl_proto unset → LL"
 
 
