@@ -11,11 +11,12 @@ from pathlib import Path
 
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from autotune.experiment import Experiment
+from autotune.errors import InputError
+from autotune.experiment import Experiment, load_experiment
 from autotune.fingerprint import Fingerprint
 from autotune.ledger import CONSTRAINT, fitting_distributions
 from autotune.records import OBJECTIVES, Outcome
-from autotune.rundir import Run, read_run
+from autotune.rundir import Run, RunDir, read_run
 from autotune.sampler import Prior
 from autotune.space import Space
 
@@ -52,12 +53,20 @@ def weight_of(run: Run, experiment: Experiment, here: Fingerprint | None) -> flo
     weight = ANY_OTHER_STUDY
     if here is None or run.machine.get("digest") != here.digest:
         weight *= OTHER_MACHINE
-    now = experiment.model_dump(mode="json", by_alias=True)
-    if run.experiment.get("engines") != now["engines"]:
+    then = _experiment_of(run)
+    if then is None or then.engines != experiment.engines:
         weight *= OTHER_COMMAND
-    if {**now["workload"], **(run.experiment.get("workload") or {})} != now["workload"]:
+    if then is None or then.workload != experiment.workload:
         weight *= OTHER_WORKLOAD
     return weight
+
+
+def _experiment_of(run: Run) -> Experiment | None:
+    """The run's experiment as it is read today; None if it cannot be, so that all may differ."""
+    try:
+        return load_experiment(RunDir(run.path).experiment_yaml)
+    except InputError:
+        return None
 
 
 def _as_trial(outcome: Outcome, space: Space, study: str) -> FrozenTrial | None:
