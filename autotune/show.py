@@ -18,7 +18,6 @@ from autotune.verdict import (
     params_text,
     settings_text,
     summary_line,
-    trials_text,
     warning_groups,
     without_outcome,
 )
@@ -164,9 +163,7 @@ def _warning_lines(run: Run) -> list[RenderableType]:
 
     lines: list[RenderableType] = [Text("Warnings", style="bold")]
     for group in warning_groups(run.outcomes):
-        numbers = trials_text(group.trials)
-        words = "" if group.alike else f"; these are the figures of trial {group.trials[0]}"
-        lines.append(_indented(f"{group.text} ({numbers}{words})", style="yellow"))
+        lines.append(_indented(f"{group.text} ({group.trials_text})", style="yellow"))
     return [*lines, Text()]
 
 

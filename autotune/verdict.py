@@ -187,6 +187,12 @@ class WarningGroup:
     trials: tuple[int, ...]
     alike: bool
 
+    @property
+    def trials_text(self) -> str:
+        """`trials 3, 7`, and whose figures `text` has if they differ."""
+        whose = "" if self.alike else f"; these are the figures of trial {self.trials[0]}"
+        return f"{trials_text(self.trials)}{whose}"
+
 
 def warning_groups(outcomes: Sequence[Outcome]) -> tuple[WarningGroup, ...]:
     """Warnings by kind, that is numbers in them aside; the most frequent first."""

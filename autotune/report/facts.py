@@ -16,13 +16,14 @@ from autotune.explain import (
     run_findings,
 )
 from autotune.front import Point
-from autotune.records import OBJECTIVES, PEAK, SINGLE, Phase
+from autotune.records import OBJECTIVES, PEAK, SINGLE, Outcome, Phase
 from autotune.report.effects import Effect, effects_of
 from autotune.rundir import Run
 from autotune.verdict import (
     TITLES,
     FailureGroup,
     FrontRow,
+    WarningGroup,
     baseline_point,
     engine_versions,
     failure_groups,
@@ -31,6 +32,7 @@ from autotune.verdict import (
     gain_text,
     number_text,
     summary_line,
+    warning_groups,
 )
 from autotune.worth import worth_of, worth_text
 
@@ -69,7 +71,7 @@ class PhaseCost:
 
 @dataclass(frozen=True)
 class Repeated:
-    """A warning and the trials that gave it."""
+    """A text and the trials that gave it."""
 
     text: str
     trials: tuple[int, ...]
@@ -93,7 +95,7 @@ class Facts:
     hours: float
     failures: tuple[FailureGroup, ...]
     overrides: tuple[Repeated, ...]
-    warnings: tuple[Repeated, ...]
+    warnings: tuple[WarningGroup, ...]
     machine: tuple[tuple[str, str], ...]
     workload: tuple[tuple[str, str], ...]
     versions: tuple[tuple[str, str], ...]
@@ -121,7 +123,7 @@ def facts_of(run: Run) -> Facts:
         hours=sum(phase.hours for phase in phases),
         failures=failure_groups(run.outcomes),
         overrides=_repeated(_override_texts(run)),
-        warnings=_repeated(_warning_texts(run)),
+        warnings=warning_groups([_without_overrides(outcome) for outcome in run.outcomes]),
         machine=tuple(_machine(run)),
         workload=tuple((k, f"{v}") for k, v in (run.experiment.get("workload") or {}).items()),
         versions=(("autotune", __version__), *engine_versions(run).items()),
@@ -203,13 +205,11 @@ def _override_texts(run: Run) -> Iterator[tuple[str, int]]:
             yield f"{override.setting}: {asked}, {ran} ({override.source})", outcome.number
 
 
-def _warning_texts(run: Run) -> Iterator[tuple[str, int]]:
-    """Warnings but those about settings, which are listed as overrides."""
-    for outcome in run.outcomes:
-        settings = tuple(f"{override.setting}: asked " for override in outcome.overrides)
-        for text in outcome.warnings:
-            if not text.startswith(settings or ("\0",)):
-                yield text, outcome.number
+def _without_overrides(outcome: Outcome) -> Outcome:
+    """Without the warnings about settings, which are listed as overrides."""
+    settings = tuple(f"{override.setting}: asked " for override in outcome.overrides)
+    others = (text for text in outcome.warnings if not text.startswith(settings or ("\0",)))
+    return outcome.model_copy(update={"warnings": tuple(others)})
 
 
 def _repeated(texts: Iterator[tuple[str, int]]) -> tuple[Repeated, ...]:

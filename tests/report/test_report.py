@@ -87,6 +87,14 @@ def test_a_setting_that_the_server_changed_is_listed(tmp_path: Path) -> None:
     assert "two answers were short" in text
 
 
+def test_a_warning_of_many_trials_is_one_line_though_its_figures_differ(tmp_path: Path) -> None:
+    drifting = "the peak was still drifting at the end: {} tok/s"
+    outcomes = [measured(n, 80, 1500, warnings=(drifting.format(1500 + n),)) for n in range(3)]
+    text = text_of(render_report(read_run(write_run(tmp_path / "run", *outcomes))))
+    assert text.count("still drifting") == 1
+    assert "1500 tok/s trials 0, 1, 2; these are the figures of trial 0" in " ".join(text.split())
+
+
 @pytest.mark.parametrize("format", ["html", "md"])
 @pytest.mark.parametrize(
     "outcomes",
