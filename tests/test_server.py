@@ -130,7 +130,7 @@ async def test_an_early_exit_is_a_crash_whatever_its_status(
 
 STARTS = [
     ("oom@kv", "sglang", K.OUT_OF_MEMORY, Phase.LOAD, "CUDA out of memory"),
-    ("oom@capture", "sglang", K.OUT_OF_MEMORY, Phase.CAPTURE, "Capture cuda graph failed"),
+    ("oom@capture", "sglang", K.OUT_OF_MEMORY, Phase.CAPTURE, "CUDA out of memory"),
     ("oom@load", "vllm", K.OUT_OF_MEMORY, Phase.LOAD, "CUDA out of memory"),
     ("unsupported", "sglang", K.UNSUPPORTED, Phase.LOAD, "Unsupported architecture"),
     ("rank_dies@load:3", "sglang", K.CRASHED, Phase.LOAD, "Rank 3 scheduler died"),

@@ -1,13 +1,14 @@
 """The figures that the simulated physics must reproduce within 10 %, or within what a row states.
 
 The H200 rows were measured (SGLang 0.5.15, dummy weights; by hand, a whole run of 128 requests at
-64, or by a study of this tool, "study"), the others were reported by the team this tool was built
-for. All: 128 tokens in, 256 out.
+64, or by a study of this tool, "study", on one or two of them), the others were reported by the
+team this tool was built for. All: 128 tokens in, 256 out.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 KIMI = "moonshotai/Kimi-K2.5"
 _SGLANG = f"--model-path {KIMI} --tp-size 8 --mem-fraction-static 0.9 --trust-remote-code"
@@ -17,6 +18,11 @@ _EAGLE = (
 )
 _DUMMY = "--load-format dummy --mem-fraction-static 0.6 --cuda-graph-backend-prefill disabled"
 _H200 = f"--model-path /models/qwen3-8b {_DUMMY} --cuda-graph-max-bs-decode 64"
+_PAIR = (
+    f"--model-path /models/nccl-narrow {_DUMMY} --tp-size 2 --attention-backend triton "
+    "--max-running-requests 64"
+)
+_NCCL = f"{_PAIR} --cuda-graph-max-bs-decode 64 --disable-custom-all-reduce"
 _MINI = f"--model-path /models/mini-kimi {_DUMMY}"
 NCCL_SET = {"NCCL_PROTO": "LL", "NCCL_P2P_LEVEL": "SYS", "NCCL_MIN_NCHANNELS": "8"}
 
@@ -47,13 +53,16 @@ class Row:
 def _spec(
     steps: int, accept: float, more: str = "--max-running-requests 64"
 ) -> tuple[str, dict[str, str]]:
-    args = (
-        f"{_H200} --attention-backend triton {more} "
+    args = f"{_H200} --attention-backend triton {more} {_drafts(steps)}"
+    return args, {"SGLANG_SIMULATE_ACC_LEN": str(accept)}
+
+
+def _drafts(steps: int) -> str:
+    return (
         "--speculative-algorithm STANDALONE --speculative-draft-model-path /models/qwen3-1b "
         f"--speculative-num-steps {steps} --speculative-eagle-topk 1 "
         f"--speculative-num-draft-tokens {steps + 1}"
     )
-    return args, {"SGLANG_SIMULATE_ACC_LEN": str(accept)}
 
 
 def _h200(
@@ -67,6 +76,10 @@ def _h200(
     warm: float | None = None,
 ) -> Row:
     return Row(name, "1x-h200", "sglang", args, single, peak, 64, env or {}, peak_tolerance, warm)
+
+
+def _pair(name: str, single: float, peak: float, args: str, **more: Any) -> Row:
+    return Row(f"2 GPUs, {name}, study", "8x-h200", "sglang", args, single, peak, 64, **more)
 
 
 _RTX = "8x-rtx-pro-6000"
@@ -120,4 +133,16 @@ ROWS = (
     _h200("mini-kimi, flashmla, no CUDA graphs, 32 running, no overlap, study", 41.6, 1097,
           f"{_MINI} --attention-backend flashmla --disable-cuda-graph "
           "--max-running-requests 32 --disable-overlap-schedule"),
+    _pair("SGLang's all-reduce", 191.2, 8623, f"{_PAIR} --cuda-graph-max-bs-decode 64",
+          warm_seconds=60),
+    _pair("SGLang's all-reduce, LL128, 16 channels", 192.8, 8193,
+          f"{_PAIR} --cuda-graph-max-bs-decode 64",
+          env={"NCCL_PROTO": "LL128", "NCCL_MIN_NCHANNELS": "16"}),
+    _pair("NCCL", 163.5, 7271, _NCCL, warm_seconds=67),
+    _pair("NCCL, no peer access", 151.4, 5561, _NCCL, env={"NCCL_P2P_DISABLE": "1"},
+          warm_seconds=60),
+    _pair("NCCL, Simple", 120.6, 5408, _NCCL, env={"NCCL_PROTO": "Simple"}, warm_seconds=64),
+    # The host's CPU again: a cycle took 203 ms at one request and 194 at 64.
+    _pair("no CUDA graphs, 3 steps", 14.0, 938, f"{_PAIR} --disable-cuda-graph {_drafts(3)}",
+          env={"SGLANG_SIMULATE_ACC_LEN": "2.88"}, peak_tolerance=0.15),
 )  # fmt: skip

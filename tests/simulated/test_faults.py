@@ -20,7 +20,7 @@ from tests.simulated.test_lifecycle import KIMI_ARGS, MINI, VLLM, ask
 DYING = [  # fault, line of the log; SGLang kills itself by signal 9
     ("oom@load", "torch.OutOfMemoryError: CUDA out of memory"),
     ("oom@kv", "torch.OutOfMemoryError: CUDA out of memory"),
-    ("oom@capture", "Capture cuda graph failed: torch.OutOfMemoryError"),
+    ("oom@capture", "Capture cuda graph failed: CUDA out of memory"),
     ("unsupported", "Unsupported architecture"),
     ("rank_exception@load", "an illegal memory access was encountered"),
 ]

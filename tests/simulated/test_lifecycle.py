@@ -11,6 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from autotune.engines.simulated.text import count_tokens
 from tests.patience import until
 from tests.simulated.servers import KIMI, Running, simulated
 
@@ -97,7 +98,7 @@ def test_sglang_finishes_running_requests_before_it_stops(tmp_path: Path) -> Non
         assert server.wait() == 0
 
 
-@pytest.mark.parametrize(("tokens", "least", "most"), [(0, 4.0, 5.0), (200, 9.0, 10.0)])
+@pytest.mark.parametrize(("tokens", "least", "most"), [(0, 4.0, 5.0), (1000, 9.0, 10.0)])
 def test_sglang_takes_its_time_to_stop(
     tokens: int, least: float, most: float, tmp_path: Path
 ) -> None:
@@ -175,6 +176,13 @@ def test_a_stream_gives_exact_usage_and_several_tokens_a_chunk(tmp_path: Path) -
         assert [reply.completion_tokens for reply in run.ok] == [100] * 4
         assert all(1 < len(reply.deltas) < 100 for reply in run.ok)
         assert all(reply.prompt_tokens == 64 for reply in run.ok)
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"), [("What is it?", 3), ("", 1), ("#7 w12 w31000\nw5", 4), ("w12x w", 2)]
+)
+def test_a_word_of_the_dummy_models_is_a_token(text: str, tokens: int) -> None:
+    assert count_tokens(text) == tokens
 
 
 def test_a_repeated_prompt_is_cached_until_the_cache_is_flushed(tmp_path: Path) -> None:

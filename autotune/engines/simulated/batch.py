@@ -6,6 +6,7 @@ scheduler's business.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 
 from autotune.engines.simulated.models import Model
@@ -52,12 +53,12 @@ class Batch:
         """Empty the prefix cache."""
         self._prefixes.clear()
 
-    def admit(self) -> None:
-        """Let those that wait prefill, as many as limits and KV cache allow."""
+    def admit(self, most: float = math.inf) -> None:
+        """Let those that wait prefill, as many as limits and KV cache allow, `most` at the most."""
         reserve = self._reserve()
         used = self.kv_used
         budget = self._settings.chunk_tokens - sum(_unread(s) for s in self.prefilling)
-        while self.waiting and budget > 0:
+        while self.waiting and budget > 0 and len(self.prefilling) < most:
             if len(self.running) + len(self.prefilling) >= self._max_running:
                 return
             sequence = self.waiting[0]

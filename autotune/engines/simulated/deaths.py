@@ -17,6 +17,7 @@ from autotune.engines.simulated.support import PredictedFailure
 _FRAMES = {
     "load": ("model_executor/model_runner.py", 846, "load_model", "self.model = get_model("),
     "capture": ("model_executor/cuda_graph_runner.py", 702, "capture", "graph.replay()"),
+    "ready": ("managers/scheduler.py", 2914, "run_batch", "result = self.forward_batch(batch)"),
     "peak": ("managers/scheduler.py", 2914, "run_batch", "result = self.forward_batch(batch)"),
 }
 
@@ -34,6 +35,26 @@ def argument_traceback(engine: str, line: str) -> str:
         (f"{root}/arguments.py", 913, "__post_init__", "self._resolve()"),
     ]
     return traceback_text(frames, line)
+
+
+def _scheduler_traceback(failure: PredictedFailure) -> str:
+    """SGLang's account of what a rank raised; a failed capture is an exception of its own."""
+    root, frame = "/opt/sglang/sglang/srt/", _FRAMES.get(failure.phase, _FRAMES["load"])
+    run = (f"{root}managers/scheduler.py", 4313, "run_scheduler_process", "scheduler = (")
+    frames = [(root + frame[0], frame[1], frame[2], frame[3])]
+    if "NCCL error" in failure.line:
+        check = 'raise RuntimeError(f"NCCL error: {error_str}")'
+        place = "distributed/device_communicators/pynccl_wrapper.py"
+        frames.append((root + place, 378, "NCCL_CHECK", check))
+    if failure.phase != "capture":
+        return traceback_text([run, *frames], failure.line)
+    said = failure.line.partition(": ")[2]
+    failed = (
+        f"Exception: Capture cuda graph failed: {said}\n"
+        "Possible solutions:\n1. set --mem-fraction-static to a smaller value"
+    )
+    between = "\n\nDuring handling of the above exception, another exception occurred:\n\n"
+    return traceback_text(frames, failure.line) + between + traceback_text([run], failed)
 
 
 class Undertaker:
@@ -68,20 +89,7 @@ class Undertaker:
         leave(1)
 
     def _scheduler_exception(self, failure: PredictedFailure) -> None:
-        root, frame = "/opt/sglang/sglang/srt/", _FRAMES.get(failure.phase, _FRAMES["load"])
-        text = traceback_text(
-            [
-                (f"{root}managers/scheduler.py", 4313, "run_scheduler_process", "scheduler = ("),
-                (root + frame[0], frame[1], frame[2], frame[3]),
-            ],
-            failure.line,
-        )
-        if failure.phase == "capture":
-            text = text.replace(
-                failure.line,
-                f"Exception: Capture cuda graph failed: {failure.line}\n"
-                "Possible solutions:\n1. set --mem-fraction-static to a smaller value",
-            )
+        text = _scheduler_traceback(failure)
         for rank in range(self.sim.settings.tp if failure.kind != "crashed" else 1):
             self.sim.sglang.rank(f"Scheduler hit an exception: {text}\n", rank)
 

@@ -13,6 +13,9 @@ from autotune.engines.simulated.settings import Settings
 
 IMPORT_SECONDS = 25.0  # to the first line of log: 22-34
 SPAWN_SECONDS = 23.0  # the scheduler process imports the same again: 20-29
+# What --enable-p2p-check costs the first launch on two H200: 41 s until it was known who reaches
+# whom, 13 more until the ranks were connected; none of it later.
+PEERS_SECONDS = 54.0
 POOL_SECONDS = 0.4
 WARM_UP_SECONDS = 0.5  # the server's own first request
 STOP_SECONDS = 4.0  # processes end after the last request has: 3-5

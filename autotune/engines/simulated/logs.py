@@ -15,7 +15,7 @@ class Log:
     def __init__(self, clock: Timekeeper, fd: int = 2) -> None:
         self._clock, self._fd = clock, fd
         self._epoch = time.time() - clock.now
-        self._second, self._stamp = -1, ""
+        self._stamped, self._stamp = (-1, ""), ""
 
     def raw(self, text: str) -> None:
         """Write text as it is: bars, tracebacks, usage messages."""
@@ -26,8 +26,9 @@ class Log:
     def stamp(self, style: str) -> str:
         """The virtual time of day in `style` (strftime)."""
         second = int(self._epoch + self._clock.now)
-        if second != self._second:
-            self._second, self._stamp = second, time.strftime(style, time.localtime(second))
+        if (second, style) != self._stamped:
+            self._stamped = (second, style)
+            self._stamp = time.strftime(style, time.localtime(second))
         return self._stamp
 
 

@@ -67,7 +67,7 @@ def kv_token_bytes(model: Model, settings: Settings) -> float:
     half = 0.5 if settings.kv_dtype == "fp8" else 1.0
     size = (model.kv_bytes if model.mla else model.kv_bytes / settings.tp) * half
     if settings.spec_steps and model.draft is not None:
-        size += model.draft.kv_bytes * half
+        size += (model.draft.kv_bytes if model.mla else model.draft.kv_bytes / settings.tp) * half
     return size
 
 
@@ -85,7 +85,7 @@ def kv_capacity(host: Host, model: Model, settings: Settings) -> int:
 def _draft_bytes(model: Model, settings: Settings) -> float:
     if not settings.spec_steps or model.draft is None:
         return 0.0
-    return model.draft.weight_bytes / (settings.tp if model.draft.layers == 1 else 1)
+    return model.draft.weight_bytes / settings.tp
 
 
 def _graph_bytes(model: Model, settings: Settings) -> float:

@@ -4,102 +4,27 @@ A forward pass costs
     memory   weights it touches and KV it reads, over the GPU's bandwidth
     compute  2 x active parameters x tokens, over what prefill reaches (joined smoothly to memory)
     kernels  a fixed GPU time per layer, whatever the batch
-    comm     two all-reduces a layer (tensor parallel): latency + bytes / rate
+    comm     two all-reduces a layer (tensor parallel), see collectives.py
     host     launching every layer's kernels, hidden by the GPU or by a CUDA graph
 
 Sources: figures of the team this tool was built for (82.5, 63.6, 27 tok/s on 8x RTX PRO
-6000; the 29 ms verify), SGLang 0.5.15 measured on one H200, community tables of Kimi-K2.x on the
-same GPUs (prefill 6,200-7,600 tok/s, NCCL variables, PCIe all-reduce) and FlashInfer's PCIe-IPC
-all-reduce table. Constants that say "fitted" were chosen so that the calibration table in
-docs/simulator.md holds within 10 %; everything else is a vendor figure or the model's shape.
+6000; the 29 ms verify), SGLang 0.5.15 measured on one and two H200, community tables of Kimi-K2.x
+on the same GPUs (prefill 6,200-7,600 tok/s). Constants that say "fitted" were chosen so that the
+calibration table in docs/simulator.md holds within 10 %; everything else is a vendor figure or
+the model's shape.
 Times are milliseconds unless a name says otherwise.
 """
 
 from __future__ import annotations
 
+from autotune.engines.simulated.collectives import all_reduce_us
 from autotune.engines.simulated.hosts import Host
 from autotune.engines.simulated.models import Model
-from autotune.engines.simulated.settings import Collective, Settings
+from autotune.engines.simulated.settings import Settings
 
 BANDWIDTH_REACHED = 0.90  # of the vendor's figure, by streaming kernels
 ROUTING_SKEW = 0.785  # 128 tokens touch experts like 128**0.785 independent ones (fitted)
 VERIFY_HOST_MS = 1.0  # per speculative cycle: sampling, bookkeeping (H200 rows, fitted)
-
-
-# -- collectives ---------------------------------------------------------------------------------
-def all_reduce_us(host: Host, settings: Settings, message_bytes: float, graph: bool) -> float:
-    """One all-reduce over the tensor-parallel ranks, in microseconds."""
-    if settings.tp <= 1 or host.link == "none":
-        return 0.0
-    c = settings.collective
-    if host.link == "nvlink":
-        return _nvlink_us(host, c, message_bytes)
-    if pcie_ipc_works(host, settings, message_bytes, graph):
-        # FlashInfer's table: 5.3 us at 12 KiB, 34.6 us at 384 KiB; without peer access every
-        # word crosses the CPU (community: 73 -> 29 tok/s).
-        latency, rate = (13.0, 12.5) if host.p2p else (190.0, 3.0)
-        return latency + message_bytes / (rate * 1e3)
-    latency, rate = _nccl_pcie(host, c)
-    return latency + message_bytes / (rate * 1e3)
-
-
-def pcie_ipc_works(host: Host, settings: Settings, message_bytes: float, graph: bool) -> bool:
-    """The PCIe-IPC all-reduce serves decode-sized messages of captured graphs only."""
-    c = settings.collective
-    return c.pcie_ipc and graph and settings.tp in (2, 4, 8) and message_bytes <= 4e6
-
-
-def _nvlink_us(host: Host, c: Collective, message_bytes: float) -> float:
-    latency, rate = host.all_reduce_us, host.all_reduce_gb_s
-    if not c.custom:
-        latency *= 1.7
-    if c.nvls and c.cumem:
-        rate *= 1.35
-    if c.fusion:
-        latency *= 0.75
-    if c.proto == "Simple":
-        latency *= 1.15
-    if c.proto in ("LL", "LL128"):
-        rate *= 0.7
-    return latency + message_bytes / (rate * 1e3)
-
-
-_PROTO = {  # NCCL_PROTO -> (latency factor, rate factor); LL halves the rate by its flags
-    "": (1.0, 1.0),
-    "LL": (0.56, 0.55),
-    "LL128": (0.80, 0.92),
-    "Simple": (1.35, 1.04),
-    "LL,LL128,Simple": (0.62, 1.0),
-}
-
-
-def _nccl_pcie(host: Host, c: Collective) -> tuple[float, float]:
-    """Latency (us) and rate (GB/s) of NCCL over PCIe with these variables.
-
-    Signs are the community's: more channels help large messages only; P2P off helps prefill on a
-    host whose peers talk through the CPU, if channels and buffers are raised with it, and costs
-    latency everywhere.
-    """
-    latency_factor, rate_factor = _PROTO.get(c.proto, (1.05, 0.95))
-    latency, rate = host.all_reduce_us * latency_factor, host.all_reduce_gb_s * rate_factor
-    if c.algo.lower() == "tree":
-        latency, rate = latency * 0.92, rate * 0.80
-    if c.p2p_disabled:
-        tuned = c.min_channels >= 16 and c.buffer_bytes >= 32_000_000
-        gain = (1.02 if host.p2p else 1.22) if tuned else 0.78
-        latency, rate = latency * 1.45, rate * gain
-    elif c.p2p_level.upper() in ("SYS", "5"):
-        latency, rate = latency * 0.95, rate * 1.06
-    elif c.p2p_level.upper() in ("LOC", "0", "PIX", "1", "PXB", "2"):
-        latency, rate = latency * 1.2, rate * 0.85
-    if not host.p2p and not c.p2p_disabled:
-        rate *= 0.9
-    if c.min_channels >= 8 and not c.p2p_disabled:
-        rate *= 1.16 if c.min_channels < 16 else 1.20
-        latency += 1.5 if c.min_channels < 16 else 6.0
-    if 0 < c.max_channels < 8:
-        rate *= 0.75
-    return latency, rate
 
 
 # -- one forward pass ----------------------------------------------------------------------------
@@ -250,17 +175,23 @@ def accept_curve(model: Model, settings: Settings) -> tuple[float, ...]:
     return tuple(curve)
 
 
-def draft_ms(host: Host, model: Model, settings: Settings, seqs: int, kv_tokens: float) -> float:
-    """One draft step: a small model, its weights, its KV, its kernels."""
+def draft_ms(
+    host: Host, model: Model, settings: Settings, seqs: int, kv_tokens: float, graph: bool
+) -> float:
+    """One draft step: a small model, its weights, its KV, its kernels. Split over the ranks like
+    the model it drafts for (two H200: 0.88 GB of a 1B drafter's weights on each)."""
     draft = model.draft
     assert draft is not None
     rate = host.bandwidth_gb_s * BANDWIDTH_REACHED * 1e6
-    split = settings.tp if draft.layers == 1 else 1
-    read = (draft.weight_bytes / split + kv_tokens * draft.kv_bytes) / rate
+    kv_bytes = draft.kv_bytes if model.mla else draft.kv_bytes / settings.tp
+    read = (draft.weight_bytes / settings.tp + kv_tokens * kv_bytes) / rate
     kernels = (draft.layers + 1) * model.kernel_us / 1e3
     message = seqs * model.hidden * 2
-    comm = 2 * draft.layers * all_reduce_us(host, settings, message, graph=True) / 1e3
-    return read + kernels + comm + seqs * 0.006
+    comm = 2 * draft.layers * all_reduce_us(host, settings, message, graph) / 1e3
+    gpu = read + kernels + comm + seqs * 0.006
+    if graph:
+        return gpu
+    return smooth_max(gpu, draft.layers * eager_layer_us(host, model, settings) / 1e3)
 
 
 def cycle_ms(
@@ -277,7 +208,9 @@ def cycle_ms(
     verify = forward_ms(
         host, model, settings, tokens=seqs * width, seqs=seqs, kv_tokens=kv_tokens, graph=graph
     )
-    drafts = settings.spec_steps * draft_ms(host, model, settings, seqs, kv_tokens)
+    # Drafts have graphs of their own, also where the verify has none.
+    drafting = draft_ms(host, model, settings, seqs, kv_tokens, settings.graph_max_bs >= seqs)
+    drafts = settings.spec_steps * drafting
     host_work = VERIFY_HOST_MS + seqs * model.draft.host_ms
     return verify + drafts + host_work, verify
 
@@ -289,6 +222,4 @@ def prefill_ms(host: Host, model: Model, settings: Settings, tokens: int, seqs: 
     )
     if not settings.spec_steps or model.draft is None:
         return base
-    draft = draft_ms(host, model, settings, seqs, tokens)
-    launching = model.draft.layers * eager_layer_us(host, model, settings) / 1e3
-    return base + smooth_max(draft, launching) + 1.0
+    return base + draft_ms(host, model, settings, seqs, tokens, graph=False) + 1.0

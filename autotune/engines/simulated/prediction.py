@@ -94,11 +94,12 @@ def _peak_tok_s(
     cycles = (load.output_tokens - 1) / accept
     chunks = seqs * chunks_of(settings, cycles, load.output_tokens - 1)
     decode = max(cycles * cycle, chunks * chunk_seconds(settings) * 1e3)
-    prompt_tokens = seqs * load.input_tokens
+    first = physics.prefill_ms(host, model, settings, load.input_tokens)  # of a burst: alone
+    prompt_tokens = max(seqs - 1, 1) * load.input_tokens
     batch = min(settings.chunk_tokens, prompt_tokens)
     prefill = physics.prefill_ms(
         host, model, settings, batch, max(1, seqs * batch // prompt_tokens)
     )
-    prefill *= prompt_tokens / batch
+    prefill = prefill * prompt_tokens / batch + (first if seqs > 1 else 0.0)
     again = 1.08 if kv_tokens < seqs * per_request else 1.0  # retracted requests prefill again
     return seqs * load.output_tokens / (decode + prefill * again) * 1e3

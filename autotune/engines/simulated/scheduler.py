@@ -63,6 +63,7 @@ class Scheduler:
         self._replacements = 0  # requests that finished ones made room for and that did not come
         self._ended = 0  # requests whose last tokens were sent in this step
         self._chunks = 0.0  # that this step makes
+        self._was_idle = True
 
     # -- what the HTTP side calls ------------------------------
     def submit(self, sequence: Sequence) -> None:
@@ -114,6 +115,7 @@ class Scheduler:
 
     async def _idle(self) -> None:
         self.clock.busy = False
+        self._was_idle = True
         self._replacements = self._ended  # a whole wave ended at once: it may well come again
         self.arrived.clear()
         try:
@@ -146,7 +148,10 @@ class Scheduler:
     async def _step(self) -> bool:
         """One decision: a prefill batch, a mixed step, a run of decode steps, or to wait."""
         batch = self.batch
-        batch.admit()
+        # An idle scheduler takes a burst's first request as soon as it is there, by itself (seen on
+        # H200, with one rank and two): the others wait for that prefill.
+        batch.admit(1 if self._was_idle else math.inf)
+        self._was_idle = False
         busy = len(batch.running) + len(batch.prefilling)
         self.gauges = Gauges(busy, len(batch.waiting), batch.kv_used)
         if batch.prefilling and not self.settings.mixed_chunk:

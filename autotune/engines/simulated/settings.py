@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from autotune.engines.simulated import nccl
+
 
 @dataclass(frozen=True)
 class Collective:
     """How ranks talk: read from NCCL's variables and the engine's all-reduce switches."""
 
     proto: str = ""  # NCCL_PROTO as written
-    algo: str = ""
+    algo: str = ""  # the only one that NCCL_ALGO leaves the all-reduce, in lower case
+    all_gather: bool = True  # NCCL_ALGO leaves the all-gather one at all
     p2p_disabled: bool = False
     p2p_level: str = ""
     min_channels: int = 0
@@ -70,7 +73,8 @@ def collective_of(env: Mapping[str, str]) -> dict[str, object]:
     """The NCCL part of a `Collective`, from the environment."""
     return {
         "proto": env.get("NCCL_PROTO", ""),
-        "algo": env.get("NCCL_ALGO", ""),
+        "algo": nccl.all_reduce_algorithm(env.get("NCCL_ALGO", "")),
+        "all_gather": bool(nccl.algorithms(env.get("NCCL_ALGO", ""), "allgather")),
         "p2p_disabled": env.get("NCCL_P2P_DISABLE", "0") == "1",
         "p2p_level": env.get("NCCL_P2P_LEVEL", ""),
         "min_channels": _number(env.get("NCCL_MIN_NCHANNELS")),

@@ -10,7 +10,7 @@ from autotune.engines.simulated.hosts import GIB
 from autotune.engines.simulated.logs import bar, shard_bar
 from autotune.engines.simulated.memory import Budget, budget, kv_capacity, out_of_memory
 from autotune.engines.simulated.simulation import Simulation, StartupFailed
-from autotune.engines.simulated.strikes import check, failure_in
+from autotune.engines.simulated.strikes import check, failure_in, gather_logits
 from autotune.engines.simulated.support import PredictedFailure
 
 _HANG_SECONDS = 3600.0
@@ -42,6 +42,7 @@ async def _init(sim: Simulation, plan: Budget) -> None:
         await hang(sim, plan.context)
     if failure is not None:
         raise StartupFailed(failure)
+    await _look_for_peers(sim)
     await sim.clock.advance(1.6)
     others = sim.memory.others()
     sim.memory.hold(plan.context)
@@ -49,6 +50,21 @@ async def _init(sim: Simulation, plan: Budget) -> None:
     log.ranks(f"Memory baseline taken. mem usage={plan.context / GIB:.2f} GB")
     if others > 2 * GIB:
         raise StartupFailed(_unbalanced(sim, others))
+
+
+async def _look_for_peers(sim: Simulation) -> None:
+    """With its own all-reduce and --enable-p2p-check, the first launch tries every pair of GPUs."""
+    settings, log = sim.settings, sim.sglang
+    if settings.tp <= 1 or not settings.collective.custom:
+        return
+    if not sim.args.resolved["enable_p2p_check"]:
+        return
+    gpus = ",".join(map(str, sim.memory.gpus))
+    file = f"~/.cache/sglang/gpu_p2p_access_cache_for_{gpus}.json"
+    if sim.caches.first(f"peers/{gpus}"):
+        log.rank(f"generating GPU P2P access cache in {file}")
+        await sim.clock.advance(durations.PEERS_SECONDS)
+    log.ranks(f"reading GPU P2P access cache from {file}")
 
 
 def _unbalanced(sim: Simulation, others: int) -> PredictedFailure:
@@ -208,6 +224,8 @@ async def _bar(
     for done, size in enumerate(reversed(sizes)):
         label = f"Capturing batches (bs={size} avail_mem={free / GIB:.2f} GB):"
         log.raw(bar(label, done, len(sizes), clock.now - started))
+        if done == 0:
+            gather_logits(sim, "capture")
         await clock.advance(kind.each + (compiling if done == 0 else 0.0))
         if failure is not None and (done >= len(sizes) // 2 or done == len(sizes) - 1):
             log.raw("\n")
@@ -242,6 +260,7 @@ async def warm_up(sim: Simulation) -> None:
     log, clock = sim.sglang, sim.clock
     log.http('127.0.0.1:34972 - "GET /model_info HTTP/1.1" 200 OK')
     compiling = sim.timings["compiling_in_first_request"]
+    gather_logits(sim, "ready")
     await clock.advance(durations.WARM_UP_SECONDS + compiling)
     if sim.faults.get("slow_first_post") is None:
         log.http('127.0.0.1:34984 - "POST /generate HTTP/1.1" 200 OK')

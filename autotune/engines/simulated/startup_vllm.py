@@ -8,7 +8,7 @@ from autotune.engines.simulated.logs import bar
 from autotune.engines.simulated.memory import Budget, budget, kv_capacity
 from autotune.engines.simulated.simulation import Simulation, StartupFailed
 from autotune.engines.simulated.startup_sglang import hang, load_shards
-from autotune.engines.simulated.strikes import check, failure_in
+from autotune.engines.simulated.strikes import check, failure_in, gather_logits
 from autotune.engines.simulated.support import PredictedFailure
 
 VERSION = "0.32.0"
@@ -147,8 +147,12 @@ async def _load(sim: Simulation, plan: Budget) -> None:
 
 
 async def _compile(sim: Simulation) -> None:
-    if not sim.settings.compiled:
-        return
+    if sim.settings.compiled:
+        await _dynamo(sim)
+    gather_logits(sim, "capture")
+
+
+async def _dynamo(sim: Simulation) -> None:
     log, first = sim.vllm, sim.caches.first(f"kernels/{sim.kernel_key}")
     if first:
         log.rank("Dynamo bytecode transform time: 11.20 s", 0, "backends.py:643")

@@ -22,9 +22,25 @@ def failure_in(sim: Simulation, phase: str) -> PredictedFailure | None:
         kernel_failure(sim.host, sim.model, sim.settings),
         memory_failure(sim.host, sim.model, sim.settings),
     ):
-        if failure is not None:
-            return failure if failure.phase == phase else None
+        if failure is not None and failure.phase == phase:
+            return failure
     return None
+
+
+def gather_logits(sim: Simulation, phase: str) -> None:
+    """The ranks' first all-gather. Raises StartupFailed if NCCL_ALGO leaves it no algorithm."""
+    failure = failure_in(sim, phase)
+    if failure is None or sim.settings.collective.all_gather:
+        return
+    for rank, process in enumerate(sim.tree.ranks):
+        if sim.env.get("NCCL_DEBUG", "").upper() in ("WARN", "INFO", "TRACE"):
+            place = f"{os.uname().nodename}:{process.pid}:{process.pid} [{rank}] enqueue.cc:1859"
+            sim.log.raw(
+                f"\n[{sim.log.stamp('%Y-%m-%d %H:%M:%S')}] {place} NCCL WARN Error : no "
+                "algorithm/protocol available for function AllGather with datatype ncclInt8. "
+                f"NCCL_ALGO was set to {sim.env.get('NCCL_ALGO')}.\n"
+            )
+    raise StartupFailed(failure)
 
 
 async def check(sim: Simulation, phase: str) -> None:

@@ -48,8 +48,22 @@ def kernel_failure(host: Host, model: Model, settings: Settings) -> PredictedFai
     if collective.pcie_ipc and collective.p2p_disabled and host.link == "pcie":
         return PredictedFailure("collective", "launch", "")
     if settings.engine == "vllm":
-        return _vllm_attention(host, model, settings)
-    return _sglang_attention(host, model, settings) or _sglang_other(host, model, settings)
+        return _vllm_attention(host, model, settings) or _all_gather(settings)
+    return (
+        _sglang_attention(host, model, settings)
+        or _sglang_other(host, model, settings)
+        or _all_gather(settings)
+    )
+
+
+def _all_gather(settings: Settings) -> PredictedFailure | None:
+    """Ranks gather their logits, SGLang first in a graph (seen on two H200 with NCCL 2.28), or for
+    the first request where it has none, and vLLM when it profiles (both not measured)."""
+    if settings.tp <= 1 or settings.collective.all_gather:
+        return None
+    phase = "capture" if settings.graph_max_bs or settings.engine == "vllm" else "ready"
+    line = "RuntimeError: NCCL error: invalid usage (run with NCCL_DEBUG=WARN for details)"
+    return PredictedFailure("unsupported", phase, line)
 
 
 def _sglang_attention(host: Host, model: Model, settings: Settings) -> PredictedFailure | None:
