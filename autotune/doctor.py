@@ -45,6 +45,21 @@ def judge(readings: Readings) -> list[Finding]:
 
 def gpus(readings: Readings) -> Iterator[Finding]:
     """Which GPUs there are, and whether they are alike."""
+    if readings.refused is not None:
+        yield Finding(
+            level="error",
+            title=readings.refused,
+            why="no study that needs GPUs can start",
+            fix="unset it, or name GPUs that are there, as nvidia-smi -L has them",
+        )
+    if not readings.gpus and readings.hidden_gpus:
+        yield Finding(
+            level="warning",
+            title=f"CUDA_VISIBLE_DEVICES hides every GPU of this host ({readings.hidden_gpus})",
+            why="only engines that run on the CPU can be tuned here",
+            fix="unset it, or name the GPUs that a study may have",
+        )
+        return
     if not readings.gpus:
         yield Finding(
             level="note",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -59,15 +60,30 @@ def chosen(gpus: Sequence[Gpu], names: str | None) -> tuple[Gpu, ...]:
     without a word.
 
     Raises:
-        InputError: there is no such GPU.
+        InputError: there is no such GPU, or it is named twice.
     """
     if names is None:
         return tuple(gpus)
     words = [word.strip() for word in names.split(",")]
-    return () if words in ([""], ["-1"]) else tuple(_named(word, gpus) for word in words)
+    found = () if words in ([""], ["-1"]) else tuple(_named(word, gpus) for word in words)
+    twice = sorted({gpu.index for gpu in found if found.count(gpu) > 1})
+    if twice:
+        raise InputError(f"{VISIBLE}={names} names GPU {twice[0]} twice; once is right")
+    return found
+
+
+def visible_note() -> str:
+    """What a message about too few GPUs has to add where CUDA_VISIBLE_DEVICES is set."""
+    value = os.environ.get(VISIBLE)
+    return f"; {VISIBLE}={value} leaves out others" if value is not None else ""
 
 
 def _named(word: str, gpus: Sequence[Gpu]) -> Gpu:
+    if word.startswith("MIG-"):
+        raise InputError(
+            f"{VISIBLE} names {word}: autotune watches the memory of whole GPUs, not of parts "
+            "(MIG); name a GPU whose MIG mode is off"
+        )
     found = [gpu for gpu in gpus if word == str(gpu.index)] or [
         gpu for gpu in gpus if word and gpu.uuid.startswith(word)
     ]

@@ -37,6 +37,10 @@ class Machine(ABC):
         """The GPUs that trials may use: those that CUDA_VISIBLE_DEVICES names, if it is set."""
         return chosen(self.gpus(), os.environ.get(VISIBLE))
 
+    def gpus_for(self, gpus_per_trial: int) -> tuple[int, ...]:
+        """The physical indices of the GPUs that trials may use; trials without GPUs use none."""
+        return tuple(gpu.index for gpu in self.visible()) if gpus_per_trial else ()
+
     @abstractmethod
     def memory_used(self) -> dict[int, int]:
         """Bytes in use on each GPU, by whoever."""

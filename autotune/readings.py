@@ -12,6 +12,7 @@ from pathlib import Path
 from pydantic import Field
 
 from autotune import reaper
+from autotune.errors import InputError
 from autotune.fingerprint import installed_versions
 from autotune.gpus import Gpu, Holder
 from autotune.machine import Machine, process_name
@@ -43,6 +44,8 @@ class Readings(Frozen):
     """One look at a host. None where it could not be read."""
 
     gpus: tuple[Gpu, ...] = ()
+    hidden_gpus: int = 0  # that CUDA_VISIBLE_DEVICES leaves out
+    refused: str | None = None  # why a study cannot have the GPUs that it names
     holders: tuple[Holder, ...] = ()
     iommu_groups: int | None = None
     acs_redirecting: tuple[str, ...] | None = None
@@ -62,10 +65,16 @@ class Readings(Frozen):
 def read_host(machine: Machine, commands: Mapping[str, Sequence[str]]) -> Readings:
     """Look at this host; `commands` are the engines' (name -> command). Takes 1-2 seconds."""
     locked = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
-    gpus = machine.visible()
+    everything = machine.gpus()
+    try:
+        gpus, refused = machine.visible(), None
+    except InputError as error:
+        gpus, refused = everything, str(error)
     indices = {gpu.index for gpu in gpus}
     return Readings(
         gpus=gpus,
+        hidden_gpus=len(everything) - len(gpus),
+        refused=refused,
         holders=tuple(holder for holder in machine.holders() if holder.gpu in indices),
         iommu_groups=_count(Path("/sys/kernel/iommu_groups")),
         acs_redirecting=_acs_redirecting(),

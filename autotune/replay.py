@@ -8,6 +8,7 @@ from pathlib import Path
 from autotune.compare import ReplayComparison, compare_replay
 from autotune.errors import InputError, NoFeasibleTrial
 from autotune.experiment import load_experiment
+from autotune.gpus import visible_note
 from autotune.machine import Machine, open_machine
 from autotune.opening import locked
 from autotune.prompt_file import with_readable_prompts
@@ -58,10 +59,10 @@ def _replay(run: Run, number: int) -> ReplayComparison:
 
 
 def _gpus(machine: Machine, wanted: int) -> tuple[int, ...]:
-    visible = machine.visible()
-    if len(visible) < wanted:
-        raise InputError(f"the trial ran on {wanted} GPUs; here are {len(visible)}")
-    return tuple(gpu.index for gpu in visible[:wanted])
+    gpus = machine.gpus_for(wanted)
+    if len(gpus) < wanted:
+        raise InputError(f"the trial ran on {wanted} GPUs; here are {len(gpus)}{visible_note()}")
+    return gpus[:wanted]
 
 
 def _free_folder(parent: Path, number: int) -> Path:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import RayError, RayTaskError
 
 from autotune.admission import host_notes, refuse_missing, refuse_mixed, share_hosts
 from autotune.budget import counted_causes
@@ -206,7 +206,7 @@ async def _open_hosts(
     options: SearchOptions, opened: Opened, experiment: Experiment, simulated: Path | None
 ) -> Hosts:
     """The slots of every host, once it is known that their figures can be compared."""
-    start_ray(options.address, None if options.address else _local_gpus(simulated))
+    start_ray(options.address, None if options.address else _local_gpus(simulated, experiment))
     path = opened.run.path.resolve()
     slots = share_hosts(await _unless_ray_dies(open_slots(experiment, path, simulated)))
     refuse_missing(slots)
@@ -227,15 +227,16 @@ async def _unless_ray_dies(opening: Coroutine[Any, Any, tuple[Slot, ...]]) -> tu
     try:
         if task.done():
             return task.result()
+    except RayTaskError as error:  # not Ray's fault, but what a node found wrong
+        raise error.cause from error
     except RayError:
         pass
     task.cancel()
     raise NoMachineLeft("Ray died before the first trial; start again, with --resume")
 
 
-def _local_gpus(host: Path | None) -> tuple[int, ...]:
-    machine = open_machine(host / "gpus.json" if host else None)
-    return tuple(gpu.index for gpu in machine.visible())
+def _local_gpus(host: Path | None, experiment: Experiment) -> tuple[int, ...]:
+    return open_machine(host / "gpus.json" if host else None).gpus_for(experiment.gpus_per_trial)
 
 
 def _stop_on_signals(conductor: Conductor) -> None:

@@ -15,7 +15,7 @@ import os
 import shutil
 import tarfile
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from autotune.cores import Core, read_cores
 from autotune.errors import InputError, MachineNotClean
 from autotune.experiment import SHIPPED, Experiment
 from autotune.fingerprint import Fingerprint
-from autotune.gpus import VISIBLE, chosen
+from autotune.gpus import VISIBLE, chosen, visible_note
 from autotune.machine import Machine, open_machine
 from autotune.model_paths import missing_models
 from autotune.records import Outcome, Progress
@@ -90,7 +90,8 @@ class SlotWorker:
     """Owns the GPUs of one slot and runs trials on them, one at a time."""
 
     def __init__(self, request: SlotRequest, omp_num_threads: str | None) -> None:
-        names = [str(name) for name in ray.get_gpu_ids()]
+        self._names = [str(name) for name in ray.get_gpu_ids()]
+        self._gpus: tuple[int, ...] = ()
         self._node = ray.get_runtime_context().get_node_id()
         # What Ray sets in its workers would decide the engine's speed: the GPUs come through
         # autotune's own variables, and the threads are those of the driver's environment.
@@ -101,7 +102,6 @@ class SlotWorker:
         self._request = request
         self._apart = not _sees(request.run_path / "lock", request.lock)
         self._simulated_host = self._simulated_folder()
-        self._gpus = tuple(_physical(name, self._machine()) for name in names)
         self._progress: Progress | None = None
         self._task: asyncio.Task[Outcome] | None = None
 
@@ -121,8 +121,13 @@ class SlotWorker:
         return open_machine(host / "gpus.json" if host else None)
 
     async def describe(self) -> HostFacts:
-        """The node, its GPUs and its fingerprint."""
+        """The node, its GPUs and its fingerprint. Comes before any trial.
+
+        Raises:
+            InputError: the node was started with GPUs that it does not have.
+        """
         machine, experiment = self._machine(), self._request.experiment
+        self._gpus = _physical(self._names, machine)
         commands = {
             str(name): tuple(expand(word) for word in section.command)
             for name, section in experiment.engines.items()
@@ -265,16 +270,19 @@ def _slots_per_node(gpus_per_trial: int) -> dict[str, int]:
     if not slots:
         most = max(nodes.values(), default=0)
         raise InputError(
-            f"no machine has {gpus_per_trial} GPUs (the largest has {most}); "
+            f"no machine has {gpus_per_trial} GPUs (the largest has {most}{visible_note()}); "
             "lower gpus_per_trial, or name a cluster with --address",
             field="gpus_per_trial",
         )
     return slots
 
 
-def _physical(name: str, machine: Machine) -> int:
-    """A GPU's index from Ray's name of it: a UUID where the node was started with UUIDs."""
-    return int(name) if name.isdigit() else chosen(machine.gpus(), name)[0].index
+def _physical(names: Sequence[str], machine: Machine) -> tuple[int, ...]:
+    """The indices of GPUs from Ray's names of them: UUIDs where the node was started with UUIDs."""
+    gpus = machine.gpus()
+    if not gpus and all(name.isdigit() for name in names):
+        return tuple(map(int, names))  # accelerators of which NVML knows nothing
+    return tuple(gpu.index for gpu in chosen(gpus, ",".join(names)))
 
 
 def _sees(lock: Path, text: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sqlite3
 from pathlib import Path
 
@@ -50,6 +51,18 @@ def test_trials_spread_over_the_nodes(study: Study) -> None:
     assert [outcome["state"] for outcome in outcomes] == ["ok"] * 4
     assert len({node_of(study, outcome) for outcome in outcomes}) == 2
     assert {outcome["host"] for outcome in outcomes} == {os.uname().nodename}
+
+
+def test_a_node_started_with_gpus_that_it_has_not_is_one_clear_line(
+    study: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study.write()
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(8, 16))))
+    with cluster(1) as nodes:
+        status, output = study.search("--address", nodes.address)
+    assert status == 2, output
+    assert re.search(r"names '\d+', but this host has GPUs 0 to 7", output), output
+    assert "Traceback" not in output
 
 
 @pytest.mark.parametrize("exclusive", [True, False])

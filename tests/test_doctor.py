@@ -85,6 +85,8 @@ WRONG = [
         "error",
         "sglang: python9 is not on this host",
     ),
+    ({"gpus": (), "hidden_gpus": 4}, "warning", "hides every GPU of this host (4)"),
+    ({"refused": "CUDA_VISIBLE_DEVICES names '9'"}, "error", "names '9'"),
 ]
 
 

@@ -207,10 +207,28 @@ def test_the_gpus_that_cuda_visible_devices_names(names: str | None, indices: li
     assert [gpu.index for gpu in chosen(FOUR, names)] == indices
 
 
-@pytest.mark.parametrize("names", ["4", "0,", "GPU-", "MIG-1", "all"])
+@pytest.mark.parametrize("names", ["4", "0,", "GPU-", "all"])
 def test_a_gpu_that_is_not_there_is_refused(names: str) -> None:
     with pytest.raises(InputError, match=r"names .* this host has GPUs 0 to 3"):
         chosen(FOUR, names)
+
+
+@pytest.mark.parametrize("names", ["0,0", "2,GPU-22ab-c"])
+def test_a_gpu_named_twice_would_get_two_servers(names: str) -> None:
+    with pytest.raises(InputError, match=r"names GPU \d twice"):
+        chosen(FOUR, names)
+
+
+def test_a_part_of_a_gpu_cannot_be_watched() -> None:
+    with pytest.raises(InputError, match="not of parts"):
+        chosen(FOUR, "MIG-7a1b")
+
+
+def test_trials_without_gpus_ask_for_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    assert NoGpuMachine().gpus_for(0) == ()
+    with pytest.raises(InputError, match="names '0', but this host has no GPU"):
+        NoGpuMachine().gpus_for(1)
 
 
 def test_trials_may_use_what_this_process_was_given(

@@ -8,9 +8,11 @@ import subprocess
 from typing import Any
 
 import pytest
+from ray.exceptions import RayTaskError
 
-from autotune import cluster
-from autotune.errors import NoMachineLeft
+from autotune import cluster, search
+from autotune.errors import InputError, NoMachineLeft
+from autotune.workers import Slot
 from tests.patience import until
 
 TIMED_OUT = "The current node timed out during startup. This could happen because"
@@ -80,3 +82,14 @@ def test_ray_hands_out_the_gpus_of_the_study(
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", before)
     cluster.start_ray(None, (2, 3))
     assert (ray.seen, os.environ.get("CUDA_VISIBLE_DEVICES")) == ("2,3", before)
+
+
+async def test_what_a_node_found_wrong_is_not_said_to_be_ray_s_death(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def opening() -> tuple[Slot, ...]:
+        raise RayTaskError("describe", "", InputError("names '8', but this host has GPUs 0 to 3"))
+
+    monkeypatch.setattr(search, "ray_has_died", lambda: False)
+    with pytest.raises(InputError, match="names '8', but this host has GPUs 0 to 3"):
+        await search._unless_ray_dies(opening())

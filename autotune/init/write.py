@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 
 from autotune.errors import InputError
+from autotune.gpus import visible_note
 from autotune.init.hosts import GpuKind, kind_named, kind_of_host
 from autotune.init.links import link_parameters
 from autotune.init.models import ModelFacts, read_model
@@ -71,7 +72,11 @@ def _checked_engines(engines: list[str]) -> tuple[str, ...]:
 def _kind_here() -> GpuKind:
     from autotune.machine import open_machine
 
-    return kind_of_host([(gpu.name, gpu.memory_bytes) for gpu in open_machine().visible()])
+    machine = open_machine()
+    visible = machine.visible()
+    if machine.gpus() and not visible:
+        raise InputError(f"no GPU of this host may be used{visible_note()}; or name one with --gpu")
+    return kind_of_host([(gpu.name, gpu.memory_bytes) for gpu in visible])
 
 
 def _check_fit(model: ModelFacts, gpu: GpuKind, gpus: int) -> None:
