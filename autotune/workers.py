@@ -278,11 +278,14 @@ def _slots_per_node(gpus_per_trial: int) -> dict[str, int]:
 
 
 def _physical(names: Sequence[str], machine: Machine) -> tuple[int, ...]:
-    """The indices of GPUs from Ray's names of them: UUIDs where the node was started with UUIDs."""
+    """The indices of GPUs from Ray's names of them: UUIDs where the node was started with UUIDs.
+
+    Ray gives them in any order, and the order decides which rank runs where.
+    """
     gpus = machine.gpus()
     if not gpus and all(name.isdigit() for name in names):
-        return tuple(map(int, names))  # accelerators of which NVML knows nothing
-    return tuple(gpu.index for gpu in chosen(gpus, ",".join(names)))
+        return tuple(sorted(map(int, names)))  # accelerators of which NVML knows nothing
+    return tuple(sorted(gpu.index for gpu in chosen(gpus, ",".join(names))))
 
 
 def _sees(lock: Path, text: str) -> bool:
