@@ -17,6 +17,7 @@ _BAR = re.compile(
     r"(?P<title>[^:|\r]*?(?:[Ll]oading|[Cc]aptur)[^:|]*(?:\([^)]*\))?)\s*:?\s*"
     r"\d+%.*?(?P<done>\d+)/(?P<total>\d+)\b"
 )
+_LONGEST_BAR = 500  # characters; the pattern would take seconds for SGLang's line of all settings
 
 
 async def serves(http: httpx.AsyncClient, name: str) -> bool:
@@ -69,7 +70,7 @@ def _has_tokens(response: httpx.Response) -> bool:
 
 def bar_progress(line: str) -> LoadProgress | None:
     """What a tqdm bar of a model load or a graph capture says."""
-    match = _BAR.search(line)
+    match = _BAR.search(line) if "%" in line and len(line) <= _LONGEST_BAR else None
     if match is None or int(match["total"]) == 0:
         return None
     done, total = int(match["done"]), int(match["total"])

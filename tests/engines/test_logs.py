@@ -1,13 +1,11 @@
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 from autotune.engines.logs import LogReader, message_of, pieces, rank_of
 from autotune.engines.registry import engine_named
-from autotune.ranks import Ranks
 from autotune.records import Phase
 
 LOGS = Path(__file__).parent.parent / "data" / "logs"
@@ -54,34 +52,6 @@ def test_a_message_has_no_time_rank_or_process() -> None:
 )
 def test_the_rank_that_wrote_a_line(line: str, rank: str | None) -> None:
     assert rank_of(line) == rank
-
-
-def ranks_after(lines: Iterable[str]) -> Ranks:
-    """What two recorded ranks of SGLang had begun by the end of `lines`, all at second 0."""
-    ranks = Ranks()
-    for line in lines:
-        progress, rank = engine_named("sglang").progress_of(line), rank_of(line)
-        if progress is not None and rank is not None:
-            ranks.note(rank, progress.detail, 0.0)
-    return ranks
-
-
-def test_the_slowest_rank_is_named_once_the_others_have_waited_for_it() -> None:
-    recorded = list(pieces((LOGS / "sglang-tp2.log").read_text()))
-    assert ranks_after(recorded).behind(60.0) == ""
-    loaded = next(i for i, line in enumerate(recorded) if "TP1] Load weight begin" in line)
-    stuck = [line for line in recorded if "TP1]" not in line or line in recorded[: loaded + 1]]
-    assert ranks_after(stuck).behind(9.0) == "", "a few seconds apart is usual"
-    assert ranks_after(stuck).behind(60.0) == "TP1 of 2 ranks is still loading weights"
-
-
-def test_many_ranks_that_are_behind_are_counted() -> None:
-    ranks = Ranks()
-    for rank in range(8):
-        ranks.note(f"TP{rank}", "connecting the ranks", 0.0)
-    ranks.note("TP0", "loading weights", 5.0)
-    expected = "TP1, TP2, TP3, TP4 and 3 more of 8 ranks are still connecting the ranks"
-    assert (ranks.behind(14.0), ranks.behind(15.0)) == ("", expected)
 
 
 def test_a_reader_returns_each_piece_once_and_keeps_what_is_unfinished(tmp_path: Path) -> None:
@@ -154,3 +124,10 @@ def test_bars_say_how_far_weights_and_graphs_are() -> None:
     progress = engine_named("vllm").progress_of(vllm)
     assert progress is not None
     assert progress.detail == "loading weights 1/1 shards"
+
+
+def test_a_long_line_of_settings_is_no_bar() -> None:
+    bar = "loading shards:  37% Completed | 61/163"
+    assert engine_named("openai").progress_of(bar) is not None
+    settings = ", ".join(f"loading_{number}=None" for number in range(100))
+    assert engine_named("openai").progress_of(f"server_args=Args({settings}, x='{bar}')") is None
