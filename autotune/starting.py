@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import httpx
 
 from autotune.clock import Clock
-from autotune.engines.base import Engine, NoAnswer
+from autotune.engines.base import Engine, LoadProgress, NoAnswer
 from autotune.engines.logs import LogReader, rank_of
 from autotune.errors import TrialError, TrialFailed, TrialLost
 from autotune.leash import Leash
@@ -149,17 +149,17 @@ class Starting:
             phase = self._engine.phase_of(line)
             if phase is not None:
                 self._enter(phase)
-            self._note(line)
-        self._note(self._log.unfinished)
+            progress, rank = self._note(line), rank_of(line)
+            if progress is not None and progress.step is not None and rank is not None:
+                self._ranks.note(rank, progress.step, progress.detail, self._clock.now())
+        if self._log.unfinished:
+            self._note(self._log.unfinished)
 
-    def _note(self, line: str) -> None:
-        progress = self._engine.progress_of(line) if line else None
-        if progress is None:
-            return
-        self._detail, self._fraction = progress.detail, progress.fraction
-        rank = rank_of(line)
-        if rank is not None and progress.fraction is None:
-            self._ranks.note(rank, progress.detail, self._clock.now())
+    def _note(self, line: str) -> LoadProgress | None:
+        progress = self._engine.progress_of(line)
+        if progress is not None:
+            self._detail, self._fraction = progress.detail, progress.fraction
+        return progress
 
     def _enter(self, phase: Phase) -> None:
         """Phases only go forward: a draft's weights load after the target's KV cache."""
@@ -221,15 +221,20 @@ class Starting:
         now = self._clock.now()
         if self._silent_looks >= _MIN_SILENT_LOOKS and now - self._moved_at > self._stall_seconds:
             minutes = (now - self._moved_at) / 60
-            behind = self._ranks.behind(now)
             raise self._stalled(
                 f"no progress for {minutes:.0f} min while {self._detail}: no log, no bytes read, "
-                f"no GPU memory, no CPU time{self._deadlock()}{behind and f'; {behind}'}"
+                f"no GPU memory, no CPU time{self._deadlock()}",
+                now,
             )
         if now - self._began > self._limit_seconds:
             hours = (now - self._began) / 3600
-            raise self._stalled(f"not ready after {hours:.1f} h, while {self._detail}")
+            raise self._stalled(f"not ready after {hours:.1f} h, while {self._detail}", now)
 
-    def _stalled(self, cause: str) -> TrialFailed:
-        failure = Failure(kind=FailureKind.STALLED, phase=self._timeline.phase, cause=cause)
+    def _stalled(self, cause: str, now: float) -> TrialFailed:
+        parts = (cause, self._ranks.behind(now))
+        failure = Failure(
+            kind=FailureKind.STALLED,
+            phase=self._timeline.phase,
+            cause="; ".join(part for part in parts if part),
+        )
         return TrialFailed(failure)

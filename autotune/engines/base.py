@@ -41,6 +41,7 @@ class LoadProgress:
 
     detail: str  # "loading weights 61/163 shards"
     fraction: float | None = None  # of the phase, 0-1
+    step: int | None = None  # its place among the steps, if every rank writes when it begins it
 
 
 @dataclass(frozen=True)

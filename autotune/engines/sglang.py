@@ -37,16 +37,19 @@ _PHASES = (
     ),
     (re.compile(r"Uvicorn running on|Application startup complete"), Phase.READY),
 )
+# In the order of a start; whether every rank writes it, or rank 0 or the launcher alone.
 _STEPS = (
-    (re.compile(r"server_args="), "starting the ranks"),
-    (re.compile(r"Init (?:torch distributed|parallel) begin"), "connecting the ranks"),
-    (re.compile(r"Load weight begin"), "loading weights"),
-    (re.compile(r"Load weight end"), "allocating the KV cache"),
-    (re.compile(r"Running FlashInfer autotune"), "FlashInfer autotuning"),
-    (re.compile(r"Capture target prefill CUDA graph begin"), "capturing prefill CUDA graphs"),
-    (re.compile(r"Capture draft .*CUDA graph begin"), "capturing the draft's CUDA graphs"),
-    (re.compile(r"Capture .*CUDA graph begin"), "capturing CUDA graphs"),
-    (re.compile(r"Uvicorn running on"), "waiting for the first answer"),
+    (re.compile(r"server_args="), "starting the ranks", False),
+    (re.compile(r"Init (?:torch distributed|parallel) begin"), "connecting the ranks", True),
+    (re.compile(r"Load weight begin"), "loading weights", True),
+    (re.compile(r"Load weight end"), "allocating the KV cache", True),
+    (re.compile(r"KV Cache is allocated"), "preparing kernels", True),
+    (re.compile(r"Running FlashInfer autotune"), "FlashInfer autotuning", False),
+    (re.compile(r"Capture target prefill CUDA graph begin"), "capturing prefill CUDA graphs", True),
+    (re.compile(r"Capture draft .*CUDA graph begin"), "capturing the draft's CUDA graphs", False),
+    (re.compile(r"Capture target .*CUDA graph begin"), "capturing CUDA graphs", True),
+    (re.compile(r"Capture .*CUDA graph begin"), "capturing CUDA graphs", False),
+    (re.compile(r"Uvicorn running on"), "waiting for the first answer", False),
 )
 _CAUSES = table(
     (r"(?:sglang serve|launch_server\.py): error:", FailureKind.BAD_FLAGS),
@@ -154,8 +157,10 @@ class SGLang(OpenAI):
         bar = bar_progress(line)
         if bar is not None:
             return bar
-        step = next((text for pattern, text in _STEPS if pattern.search(line)), None)
-        return LoadProgress(step) if step is not None else None
+        for step, (pattern, text, by_every_rank) in enumerate(_STEPS):
+            if pattern.search(line):
+                return LoadProgress(text, step=step if by_every_rank else None)
+        return None
 
     def failure_of(self, line: str) -> FailureKind | None:
         return kind_in((_CAUSES, *COMMON), line)

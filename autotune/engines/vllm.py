@@ -30,6 +30,7 @@ _PHASES = (
     ),
     (re.compile(r"Starting vLLM (?:API )?server|Application startup complete"), Phase.READY),
 )
+# Rank 0 alone writes most of them, and what all ranks write does not say which one did.
 _STEPS = (
     (re.compile(r"non-default args:"), "starting the engine"),
     (re.compile(r"world_size=\d+ rank="), "connecting the ranks"),
