@@ -117,7 +117,7 @@ def explain_text(run: Run, trial: int | None = None) -> str:
 
 def _lines(run: Run, trial: int | None) -> Iterator[str]:
     yield from _finding_lines(run_findings(run))
-    titles = explained_trials(run) if trial is None else {trial: f"Trial {trial}"}
+    titles = explained_trials(run) if trial is None else {trial: _title(run, trial)}
     if not titles:
         yield "Nothing was measured: `autotune show` has the failures by cause."
     for number, title in titles.items():
@@ -126,6 +126,11 @@ def _lines(run: Run, trial: int | None) -> Iterator[str]:
         yield ""
     if trial is None:
         yield from _other_lines(run)
+
+
+def _title(run: Run, trial: int) -> str:
+    first = run.outcome(trial).repeats
+    return f"Trial {trial}" + (f" (trial {first}, launched again)" if first is not None else "")
 
 
 def _finding_lines(findings: tuple[Finding, ...]) -> Iterator[str]:

@@ -7,17 +7,15 @@ from collections.abc import Iterator
 from autotune.explain.finding import (
     Case,
     Finding,
-    Peer,
     cause,
     fact,
-    parameters_about,
     peaks_of_front_ends,
-    peers,
     speculates,
     speculative_steps,
     step_ms,
     unknown,
 )
+from autotune.explain.peers import Peer, parameters_about, peers
 from autotune.records import Outcome
 
 _AS_MANY = 0.9  # of the requests at once: two peaks that can be compared
@@ -138,9 +136,7 @@ def speculation_at_peak(case: Case) -> Iterator[Finding]:
     plain = _plain_peer(case) if speculates(case.trial) else None
     if plain is None or not _as_many_at_once(case.trial, plain.trial):
         return
-    own, other = case.run.point(case.trial.number), case.run.point(plain.trial.number)
-    if own is None or other is None:
-        return
+    own, other = case.point, plain.point
     ratio = own.peak / other.peak
     yield fact(
         "speculation_at_peak",

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Literal
-
-import numpy as np
-from numpy.typing import NDArray
 
 from autotune.experiment import SHIPPED
 from autotune.export.command import flag_and_values, grouped
-from autotune.front import is_measured
+from autotune.front import Point, is_measured
 from autotune.front_end import front_end_text
 from autotune.gauges import believed, decoding_requests
-from autotune.records import PEAK, Outcome
+from autotune.records import OBJECTIVES, PEAK, Outcome
 from autotune.rundir import Run
-from autotune.verdict import Change, differences
 
 Kind = Literal["cause", "fact", "unknown"]
 _ORDER: Mapping[Kind, int] = {"cause": 0, "fact": 1, "unknown": 2}
@@ -55,6 +50,17 @@ class Case:
         outcome = self.run.outcome(self.run.baseline)
         return outcome if is_measured(outcome) else None
 
+    @property
+    def point(self) -> Point:
+        """The pooled figures of its configuration; a repeat has those of the trial it repeats.
+
+        A configuration that failed in a fresh launch has none; the trial's own are taken then.
+        """
+        trial = self.trial
+        pooled = self.run.point(trial.number if trial.repeats is None else trial.repeats)
+        spread = {name: trial.spread.get(name, 0.0) for name in OBJECTIVES}
+        return pooled or Point(trial.number, trial.values or {}, spread, (trial.number,))
+
     def figure(self, name: str) -> float | None:
         return self.trial.figures.get(name)
 
@@ -84,8 +90,9 @@ class Case:
         return bool(workload.get("prompts", SHIPPED) != SHIPPED)
 
     def workload(self, name: str) -> float | None:
+        """A number of the workload, also where the file has it as text."""
         value = (self.run.experiment.get("workload") or {}).get(name)
-        return value if isinstance(value, int | float) else None
+        return number_of(value) if isinstance(value, int | float | str) else None
 
 
 def cause(name: str, statement: str, advice: str = "", **figures: float | None) -> Finding:
@@ -189,86 +196,3 @@ def peaks_of_front_ends(one: Outcome, other: Outcome) -> str:
         " In both trials the server's front end limits the peak (front_end_limited): how their "
         "peaks compare says nothing about the GPUs."
     )
-
-
-# -- other trials to compare with ----------------------------------------------------------------
-
-FARTHEST = 2
-"""Other parameters in which a trial to compare with may differ; more says too little."""
-
-
-def parameters_about(run: Run, *words: str) -> frozenset[str]:
-    """Parameters of the experiment whose definition mentions one of these words."""
-    parameters = run.experiment.get("parameters")
-    if not isinstance(parameters, Mapping):
-        return frozenset()
-    return frozenset(
-        name
-        for name, definition in parameters.items()
-        if any(word in repr(definition).lower() for word in words)
-    )
-
-
-@dataclass(frozen=True)
-class Peer:
-    """Another measured trial; `others` are the changes beyond those a rule allows."""
-
-    trial: Outcome
-    changes: tuple[Change, ...]
-    others: tuple[Change, ...]
-
-    @property
-    def caveat(self) -> str:
-        """`, which also differs in nccl_proto`; empty for a clean comparison."""
-        if not self.others:
-            return ""
-        names = ", ".join(change.name for change in self.others[:4])
-        more = f" and {len(self.others) - 4} more" if len(self.others) > 4 else ""
-        return f", which also differs in {names}{more}"
-
-
-def peers(case: Case, allowed: frozenset[str], accept: Callable[[Outcome], bool]) -> Iterator[Peer]:
-    """Measured trials of the same engine that `accept` takes, cleanest comparison first.
-
-    Those that differ in more than FARTHEST parameters outside `allowed`, or in none at all, are
-    left out.
-    """
-    table = _table(case.run)
-    if case.trial.number not in table.numbers:
-        return
-    differs = table.codes != table.codes[table.numbers.index(case.trial.number)]
-    counted = np.array([name not in allowed for name in table.names], dtype=bool)
-    others, changes = differs[:, counted].sum(axis=1), differs.sum(axis=1)
-    near = np.flatnonzero((others <= FARTHEST) & (changes > 0))
-    for index in near[np.lexsort((changes[near], others[near]))]:
-        other = case.run.outcome(table.numbers[index])
-        if other.engine == case.trial.engine and accept(other):
-            yield _peer(case, other, allowed)
-
-
-def _peer(case: Case, other: Outcome, allowed: frozenset[str]) -> Peer:
-    changes = differences(other.params, case.trial.params)
-    return Peer(other, changes, tuple(c for c in changes if c.name not in allowed))
-
-
-@dataclass(frozen=True)
-class _Table:
-    """The measured trials' parameters as numbers: equal numbers in a column are equal values."""
-
-    names: tuple[str, ...]
-    numbers: tuple[int, ...]
-    codes: NDArray[np.int64]  # trials x parameters
-
-
-@lru_cache(maxsize=4)
-def _table(run: Run) -> _Table:
-    numbers = tuple(point.number for point in run.points)
-    params = [run.outcome(number).params for number in numbers]
-    names = tuple(sorted({name for values in params for name in values}))
-    columns = []
-    for name in names:
-        texts = [repr(values[name]) if name in values else "" for values in params]
-        codes = {text: code for code, text in enumerate(dict.fromkeys(texts))}
-        columns.append([codes[text] for text in texts])
-    codes_of_trials = np.array(columns, dtype=np.int64).reshape(len(names), len(numbers)).T
-    return _Table(names, numbers, codes_of_trials)

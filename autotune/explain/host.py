@@ -102,12 +102,13 @@ def client_overloaded(case: Case) -> Iterator[Finding]:
 
 def first_claim_too_high(case: Case) -> Iterator[Finding]:
     """A finalist whose first figure did not hold."""
-    point = case.run.point(case.trial.number)
-    if point is None or point.claimed is None:
+    point = case.point
+    if point.claimed is None:
         return
+    claimant = case.run.outcome(point.number)
     for name in OBJECTIVES:
         claimed, now = point.claimed[name], point.values[name]
-        spread = point.spread[name] + case.trial.spread.get(name, 0.0)
+        spread = point.spread[name] + claimant.spread.get(name, 0.0)
         if claimed - now > max(spread, LUCK * claimed):
             yield fact(
                 "first_claim_too_high",

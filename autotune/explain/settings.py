@@ -5,21 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import takewhile
 
-from autotune.compare import ratio_of
 from autotune.explain.decode import GRAPH
 from autotune.explain.finding import (
     Case,
     Finding,
-    Peer,
     asked_setting,
     cause,
     fact,
     number_of,
     peaks_of_front_ends,
-    peers,
     unknown,
 )
-from autotune.records import OBJECTIVES
+from autotune.explain.peers import peers, ratios_of
 from autotune.verdict import value_text
 
 _GRAPHS_OFF = ("disable_cuda_graph", "enforce_eager")
@@ -79,7 +76,7 @@ def without_effect(case: Case) -> Iterator[Finding]:
     """Parameters whose change made no difference at all between this trial and another."""
     clean = takewhile(lambda peer: len(peer.changes) == 1, peers(case, frozenset(), lambda _: True))
     for name, peer in {peer.changes[0].name: peer for peer in clean}.items():
-        if _is_same(case, peer):
+        if {ratio.sign for ratio in ratios_of(case.point, peer.point).values()} == {"same"}:
             hidden = peaks_of_front_ends(case.trial, peer.trial)
             yield fact(
                 "without_effect",
@@ -87,16 +84,6 @@ def without_effect(case: Case) -> Iterator[Finding]:
                 f"{peer.trial.number} is the same within the spread."
                 f"{hidden or ' It does not matter here, or the engine ignores it.'}",
             )
-
-
-def _is_same(case: Case, peer: Peer) -> bool:
-    own, other = case.run.point(case.trial.number), case.run.point(peer.trial.number)
-    if own is None or other is None:
-        return False
-    return all(
-        ratio_of(own.values[n], own.spread[n], other.values[n], other.spread[n]).sign == "same"
-        for n in OBJECTIVES
-    )
 
 
 def failed(case: Case) -> Iterator[Finding]:

@@ -12,65 +12,11 @@ from typing import Any
 import pytest
 
 from autotune.explain import explain_document, explain_text, findings_of, run_findings
-from autotune.explain.finding import Finding
 from autotune.front_end import front_end_text
-from autotune.records import SINGLE, Outcome, Override, Value
-from autotune.rundir import Run, read_run
+from autotune.records import SINGLE, Override, Value
 from autotune.worth import worth_of, worth_text
-from tests.runs import EXPERIMENT, baseline, failed, measured, study, write_run
-
-HEALTHY = {
-    "single_p50_tpot_ms": 12.1,
-    "single_end_to_end_tok_s": 82.5,
-    "single_cold_tok_s": 80.0,
-    "single_decode_graph_share": 1.0,
-    "peak_decode_graph_share": 1.0,
-    "peak_concurrency": 128.0,
-    "running_requests_max": 128.0,
-    "running_requests_mean": 127.5,
-    "queued_requests_mean": 0.2,
-    "retractions": 0.0,
-    "kv_tokens": 300_000.0,
-    "kv_usage_max": 0.55,
-    "max_running_requests": 2048.0,
-    "client_ceiling_tok_s": 40_000.0,
-    "client_cpu_us_per_token": 30.0,
-}
-SPECULATIVE = {
-    "name": "synthetic",
-    **{key: value for key, value in EXPERIMENT.items() if key != "name"},
-    "parameters": {
-        **EXPERIMENT["parameters"],
-        "num_steps": {
-            "int": {"low": 0, "high": 5},
-            "args": {"speculative-num-steps": "{num_steps}"},
-        },
-    },
-}
-
-
-def healthy(**changes: float) -> dict[str, float]:
-    return {name: value for name, value in (HEALTHY | changes).items() if value >= 0}
-
-
-def run_of(tmp_path: Path, *outcomes: Outcome, **workload: Any) -> Run:
-    experiment = SPECULATIVE | {"workload": SPECULATIVE["workload"] | workload}
-    return read_run(write_run(tmp_path / "run", *outcomes, experiment=experiment))
-
-
-def base(**fields: Any) -> Outcome:
-    return baseline(82.5, 1536, **({"figures": healthy()} | fields))
-
-
-def causes(run: Run, number: int) -> dict[str, Finding]:
-    return {f.name: f for f in findings_of(run, number) if f.kind == "cause"}
-
-
-def named(run: Run, number: int, name: str) -> Finding:
-    """The finding of that name; fails with all that was found."""
-    found = {finding.name: finding for finding in findings_of(run, number)}
-    assert name in found, found
-    return found[name]
+from tests.explain.synthetic import base, causes, healthy, named, run_of
+from tests.runs import baseline, failed, measured, study
 
 
 def test_a_healthy_trial_has_no_cause_and_nothing_unknown(tmp_path: Path) -> None:
@@ -174,6 +120,15 @@ def test_a_small_kv_cache_is_named_with_what_it_holds(tmp_path: Path) -> None:
     assert "128 requests were sent, 107 ran at most" in statement
     assert "it holds 120,000 tokens, 163,840 are needed for all" in statement
     assert "31 requests were put back" in statement
+
+
+def test_a_workload_whose_numbers_are_text_is_read_as_the_experiment_reads_it(
+    tmp_path: Path,
+) -> None:
+    figures = healthy(running_requests_max=107.0, kv_tokens=120_000.0)
+    trial = measured(1, 82, 1200, figures=figures)
+    run = run_of(tmp_path, base(), trial, input_tokens="1024", output_tokens="256")
+    assert "163,840 are needed for all" in causes(run, 1)["kv_too_small"].statement
 
 
 NO_GAUGE = [{"running_requests_max": -1.0}, {"running_requests_max": 3.0, "p50_tpot_ms": 83.0}]
@@ -309,54 +264,6 @@ def test_a_tie_of_two_peaks_that_front_ends_limit_says_nothing_about_the_gpus(
 
     one = run_of(tmp_path / "one", baseline(82.5, 10_248, figures=healthy()), behind)
     assert NOTHING_OF_THE_GPUS not in named(one, 1, rule).statement
-
-
-def test_the_collective_s_settings_are_judged_by_a_trial_that_differs_in_nothing_else(
-    tmp_path: Path,
-) -> None:
-    fast = measured(1, 100, 1600, params={"nccl_proto": "LL"},
-                    figures=healthy(single_p50_tpot_ms=9.8))  # fmt: skip
-    run = run_of(tmp_path, base(), fast)
-    finding = causes(run, 0)["collective_settings"]
-    assert "trial 1 differs in nothing but nccl_proto unset → LL" in finding.statement
-    assert "+21.2 % single stream" in finding.statement
-    assert "all-reduce is at least 19% of it" in finding.statement
-    assert named(run, 1, "collective_settings").kind == "fact"
-
-
-def test_what_changes_nothing_is_not_advised_along(tmp_path: Path) -> None:
-    """Two trials decode as fast; the one that changed more is ahead by its first token only."""
-    channels = {"nccl_min_channels": {"choices": [None, 16], "env": "NCCL_MIN_NCHANNELS"}}
-    experiment = SPECULATIVE | {"parameters": SPECULATIVE["parameters"] | channels}
-    slow = base(params={"nccl_min_channels": None})
-    plain = measured(1, 100, 1600, params={"nccl_proto": "LL", "nccl_min_channels": None},
-                     figures=healthy(single_p50_tpot_ms=9.80))  # fmt: skip
-    more = measured(2, 104, 1600, params={"nccl_proto": "LL", "nccl_min_channels": 16},
-                    figures=healthy(single_p50_tpot_ms=9.79))  # fmt: skip
-    run = read_run(write_run(tmp_path / "run", slow, plain, more, experiment=experiment))
-    assert causes(run, 0)["collective_settings"].advice == "nccl_proto unset → LL"
-
-
-def test_the_collective_is_not_credited_with_the_time_to_the_first_token(tmp_path: Path) -> None:
-    """On two H200: 4.66 ms a step in both, 150 and 90 ms to the first token."""
-    run = run_of(
-        tmp_path,
-        baseline(192.3, 1500, figures=healthy(single_p50_tpot_ms=4.66)),
-        measured(1, 200.6, 1500, params={"nccl_proto": "LL"},
-                 figures=healthy(single_p50_tpot_ms=4.65)),
-    )  # fmt: skip
-    finding = named(run, 0, "collective_settings")
-    assert finding.kind == "fact"
-    assert "a decode step takes as long (4.66 and 4.65 ms at one request)" in finding.statement
-    assert not finding.advice
-
-
-def test_what_no_two_trials_tell_is_said_to_be_unknown(tmp_path: Path) -> None:
-    other = measured(1, 90, 1400, params={"nccl_proto": "LL", "attention_backend": "triton"},
-                     figures=healthy())  # fmt: skip
-    finding = named(run_of(tmp_path, base(), other), 0, "collective_settings")
-    assert finding.kind == "unknown"
-    assert "Not known what nccl_proto is worth" in finding.statement
 
 
 def test_all_trials_together_give_what_a_parameter_is_worth(tmp_path: Path) -> None:
