@@ -195,11 +195,11 @@ class WarningGroup:
 
 
 def warning_groups(outcomes: Sequence[Outcome]) -> tuple[WarningGroup, ...]:
-    """Warnings by kind, that is numbers in them aside; the most frequent first."""
+    """Warnings by kind, that is measures in them aside; the most frequent first."""
     groups: dict[str, list[tuple[int, str]]] = {}
     for outcome in outcomes:
         for text in outcome.warnings:
-            groups.setdefault(_NUMBER.sub("#", text), []).append((outcome.number, text))
+            groups.setdefault(_without_measures(text), []).append((outcome.number, text))
     ordered = sorted(groups.values(), key=lambda group: (-len(group), group[0][0]))
     return tuple(
         WarningGroup(
@@ -209,6 +209,22 @@ def warning_groups(outcomes: Sequence[Outcome]) -> tuple[WarningGroup, ...]:
         )
         for group in ordered
     )
+
+
+_NAME_OR_MEASURE = re.compile(
+    r"""(?P<name>
+        \b(?:gpu|cuda|device|rank|worker|trial|slot|port|pid|process|host|node|cpu|core)s?
+            [ ]?[#=:]?\d+(?:(?:,[ ]?|-|[ ]and[ ])\d+)*     # GPU 0; ranks 0, 3; cores 0-7; cuda:1
+        | [^\W\d]+-?\d[\w.-]*                            # TP0, node-1, python3.11
+        | \d+(?:\.\d+){2,}                                # an address or a version
+    ) | \d+(?:[.,]\d+)*""",
+    re.VERBOSE | re.IGNORECASE,
+)
+
+
+def _without_measures(text: str) -> str:
+    """`#` for each number that measures; one that says which GPU, rank or process it is stays."""
+    return _NAME_OR_MEASURE.sub(lambda match: match["name"] or "#", text)
 
 
 # -- words ----------------------------------------------------------------------------------
