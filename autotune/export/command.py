@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import ValidationError
+
 from autotune.engines.launch import MARK, flag_of
 from autotune.experiment import Startup
 from autotune.masking import MASK, is_secret_name
@@ -99,8 +101,14 @@ def serve_command(run: Run, outcome: Outcome) -> ServeCommand:
 
 
 def _start_limit_hours(run: Run) -> float:
-    hours = (run.experiment.get("startup") or {}).get("limit_hours")
-    return float(hours) if isinstance(hours, int | float) else Startup().limit_hours
+    """As the experiment reads it ('2' is a number); the default where it is none it would take."""
+    section = run.experiment.get("startup")
+    if not isinstance(section, Mapping) or "limit_hours" not in section:
+        return Startup().limit_hours
+    try:
+        return Startup.model_validate({"limit_hours": section["limit_hours"]}).limit_hours
+    except ValidationError:
+        return Startup().limit_hours
 
 
 def grouped(argv: Iterable[str]) -> list[Group]:

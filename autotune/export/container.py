@@ -27,6 +27,8 @@ _NO_IMAGE = "REPLACE-WITH-YOUR-IMAGE"
 _HEALTH = {"sglang": "/health", "vllm": "/health"}
 _CACHE = "/root/.cache/huggingface"
 _PROBE_SECONDS = 10
+_PULL_SECONDS = 3600  # an image has tens of GB, and is pulled before the probe begins to count
+_MOST = 2**31 - 1  # Kubernetes' integers
 _STARTUP_PHASES = (Phase.LAUNCH, Phase.LOAD, Phase.CAPTURE, Phase.READY)
 
 
@@ -127,6 +129,8 @@ def _deployment(name: str, command: ServeCommand, outcome: Outcome) -> dict[str,
         "metadata": {"name": name, "labels": labels},
         "spec": {
             "replicas": 1,
+            # By default a rollout has failed after ten minutes, whatever the probe allows.
+            "progressDeadlineSeconds": min(_start_seconds(command, outcome) + _PULL_SECONDS, _MOST),
             "strategy": {"type": "Recreate"},  # the GPUs are free only when the old one is gone
             "selector": {"matchLabels": labels},
             "template": {"metadata": {"labels": labels}, "spec": pod},
@@ -174,20 +178,23 @@ def _environment(name: str, command: ServeCommand) -> list[dict[str, Any]]:
     return known + secret
 
 
-def _probes(command: ServeCommand, outcome: Outcome) -> dict[str, Any]:
+def _start_seconds(command: ServeCommand, outcome: Outcome) -> int:
     """A start may take what the experiment allows one, and at least three times what it took here.
 
     The first on a node downloads or reads its weights cold, and one that is ended for it begins
     anew. A server that dies is started again at once, whatever the probe allows.
     """
+    measured = sum(outcome.seconds.get(phase, 0.0) for phase in _STARTUP_PHASES)
+    return math.ceil(min(max(command.start_limit_seconds, 3 * measured), _MOST))
+
+
+def _probes(command: ServeCommand, outcome: Outcome) -> dict[str, Any]:
     path = _HEALTH.get(outcome.engine)
     check: dict[str, Any] = (
         {"httpGet": {"path": path, "port": "http"}} if path else {"tcpSocket": {"port": "http"}}
     )
     check |= {"periodSeconds": _PROBE_SECONDS, "timeoutSeconds": 5}
-    measured = sum(outcome.seconds.get(phase, 0.0) for phase in _STARTUP_PHASES)
-    allowed = max(command.start_limit_seconds, 3 * measured)
-    failures = math.ceil(allowed / _PROBE_SECONDS)
+    failures = math.ceil(_start_seconds(command, outcome) / _PROBE_SECONDS)
     return {
         "startupProbe": {**check, "failureThreshold": failures},
         "readinessProbe": check,

@@ -9,6 +9,7 @@ import sys
 import time
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -206,17 +207,34 @@ def test_the_manifest_deploys_the_measured_version_with_its_gpus_and_time_to_loa
     [
         ({}, 3 * 3600),  # the experiment's default
         ({"limit_hours": 5}, 5 * 3600),
+        ({"limit_hours": "2"}, 2 * 3600),  # a number to the experiment too
+        ({"limit_hours": float("inf")}, 3 * 3600),  # the experiment takes none of these
+        ({"limit_hours": float("nan")}, 3 * 3600),
+        ({"limit_hours": -1}, 3 * 3600),
+        ({"limit_hours": [2]}, 3 * 3600),
+        ("fast", 3 * 3600),
         ({"limit_hours": 0.2}, 3 * 435),  # less than three times the measured start of 435 s
     ],
 )
 def test_kubernetes_waits_for_a_start_as_long_as_the_experiment_allows_one(
-    tmp_path: Path, startup: dict[str, float], seconds: int
+    tmp_path: Path, startup: Any, seconds: int
 ) -> None:
     experiment = EXPERIMENT | {"startup": startup}
     run = read_run(write_run(tmp_path / "run", baseline(), experiment=experiment))
     deployment, _ = yaml.safe_load_all(export(run, 0, "k8s").text)
     probe = deployment["spec"]["template"]["spec"]["containers"][0]["startupProbe"]
-    assert 0 <= probe["periodSeconds"] * probe["failureThreshold"] - seconds < 10
+    allowed = probe["periodSeconds"] * probe["failureThreshold"]
+    assert 0 <= allowed - seconds < 10
+    assert deployment["spec"]["progressDeadlineSeconds"] > allowed  # counts the image's pull too
+
+
+def test_a_start_without_end_stays_within_what_kubernetes_counts(tmp_path: Path) -> None:
+    experiment = EXPERIMENT | {"startup": {"limit_hours": 1e306}}  # infinitely many seconds
+    run = read_run(write_run(tmp_path / "run", baseline(), experiment=experiment))
+    deployment, _ = yaml.safe_load_all(export(run, 0, "k8s").text)
+    probe = deployment["spec"]["template"]["spec"]["containers"][0]["startupProbe"]
+    for count in (probe["failureThreshold"], deployment["spec"]["progressDeadlineSeconds"]):
+        assert 2**27 < count < 2**31
 
 
 def test_the_docker_command_is_sound_shell_and_mounts_local_models(tmp_path: Path) -> None:
