@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from autotune.explain.finding import (
     Case,
     Finding,
+    asked_setting,
     cause,
     fact,
     peaks_of_front_ends,
@@ -21,6 +22,7 @@ from autotune.records import Outcome
 _AS_MANY = 0.9  # of the requests at once: two peaks that can be compared
 GRAPH, EAGER = 0.9, 0.1
 """Share of steps from a CUDA graph above which, and below which, a trial counts as either."""
+GRAPHS_OFF = ("disable_cuda_graph", "enforce_eager")
 
 
 def decode_step(case: Case) -> Iterator[Finding]:
@@ -121,11 +123,14 @@ def _accept_rate(case: Case, accepted: float) -> str:
 
 def _verify_without_graph(case: Case, cycle: float) -> Finding:
     share = case.figure("single_decode_graph_share")
+    off = any(asked_setting(case.trial, name) is True for name in GRAPHS_OFF)
     return cause(
         "verify_without_graph",
         f"The verify did not run from a CUDA graph ({share:.0%} of the steps did): its kernels are "
         f"launched one by one, and a cycle takes {cycle:.1f} ms.",
-        "another attention backend: some verify as an extend step, outside any graph",
+        "CUDA graphs, which this trial switches off"
+        if off
+        else "another attention backend: some verify as an extend step, outside any graph",
         cycle_ms=cycle,
         graph_share=share,
     )

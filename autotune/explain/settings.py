@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import takewhile
 
-from autotune.explain.decode import GRAPH
+from autotune.explain.decode import GRAPH, GRAPHS_OFF
 from autotune.explain.finding import (
     Case,
     Finding,
@@ -18,8 +18,6 @@ from autotune.explain.finding import (
 )
 from autotune.explain.peers import peers, ratios_of
 from autotune.verdict import value_text
-
-_GRAPHS_OFF = ("disable_cuda_graph", "enforce_eager")
 
 
 def changed_by_the_server(case: Case) -> Iterator[Finding]:
@@ -38,7 +36,7 @@ def contradicted_by_figures(case: Case) -> Iterator[Finding]:
     """Settings that the measured figures contradict, whatever the server says it runs."""
     share = case.figure("single_decode_graph_share")
     if share is not None and share >= GRAPH:
-        for name in _GRAPHS_OFF:
+        for name in GRAPHS_OFF:
             if asked_setting(case.trial, name) is True:
                 yield cause(
                     "ignored_flag",

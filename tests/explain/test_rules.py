@@ -47,6 +47,10 @@ def test_the_team_s_speculation_is_diagnosed_as_an_expert_would(tmp_path: Path) 
     assert "needs an accept length over 2.43, it has 2.00: it loses 18 %" in cycle.statement
     assert "Of 3 drafted tokens 1.00 are accepted, 33%" in cycle.statement
     assert set(causes(run, 1)) == {"verify_without_graph"}
+    assert "another attention backend" in causes(run, 1)["verify_without_graph"].advice
+    off = measured(1, 61, 1400, params={"num_steps": 3, "cuda_graph": False}, figures=figures)
+    without = causes(run_of(tmp_path / "off", base(), off), 1)["verify_without_graph"]
+    assert without.advice == "CUDA graphs, which this trial switches off"
     assert "did not run from a CUDA graph (0% of the steps did)" in (
         causes(run, 1)["verify_without_graph"].statement
     )
