@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
@@ -54,12 +55,13 @@ def read_prompts(path: Path) -> tuple[Conversation, ...]:
     with file and line for whatever cannot be used.
     """
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as problem:
+        text = prompt_bytes(path).decode("utf-8-sig")  # editors of Windows write a mark in front
+    except UnicodeDecodeError as problem:
         raise InputError(f"cannot be read: {problem}", file=path) from problem
+    # A line ends at a newline alone: splitlines() also splits at U+2028, which JSON allows in text.
     conversations = tuple(
         _conversation(line, path, number)
-        for number, line in enumerate(text.splitlines(), 1)
+        for number, line in enumerate(text.split("\n"), 1)
         if line.strip()
     )
     if not conversations:
@@ -67,10 +69,25 @@ def read_prompts(path: Path) -> tuple[Conversation, ...]:
     return conversations
 
 
+def prompt_bytes(path: Path) -> bytes:
+    """A prompt file as it is; raises InputError for whatever cannot be read.
+
+    What is no regular file is refused: a named pipe would be waited for, and is empty when read
+    again.
+    """
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise InputError("is no regular file", file=path)
+        return path.read_bytes()
+    except OSError as problem:
+        reason = problem.strerror or problem
+        raise InputError(f"cannot be read: {reason}", file=path) from problem
+
+
 def _conversation(line: str, path: Path, number: int) -> Conversation:
     try:
         row = json.loads(line)
-    except ValueError as problem:
+    except (ValueError, RecursionError) as problem:  # RecursionError: nested without end
         raise InputError(f"not JSON: {problem}", file=path, line=number) from problem
     try:
         messages = list(_messages(row))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,7 @@ def test_answers_at_the_end_are_cut_off_and_those_between_stay(tmp_path: Path) -
     ("line", "said"),
     [
         ("{broken", "not JSON"),
+        pytest.param("[" * 100_000, "not JSON", id="nested without end"),
         ('{"text": "x"}', "expected"),
         ('{"messages": [{"role": "user"}]}', "expected"),
         ('{"messages": "hello"}', "expected"),
@@ -68,6 +70,20 @@ def test_an_empty_or_missing_file_is_said_to_be_so(tmp_path: Path) -> None:
         read_prompts(written(tmp_path, "", ""))
     with pytest.raises(InputError, match="cannot be read"):
         read_prompts(tmp_path / "nothing.jsonl")
+
+
+def test_a_line_ends_at_a_newline_alone_and_a_mark_in_front_is_no_text(tmp_path: Path) -> None:
+    text = "one\u2028two\u0085three"
+    path = tmp_path / "prompts.jsonl"
+    line = json.dumps({"prompt": text}, ensure_ascii=False)
+    path.write_bytes(f"\ufeff{line}\r\n{line}\r\n".encode())
+    assert [message["content"] for (message,) in read_prompts(path)] == [text, text]
+
+
+def test_a_named_pipe_is_refused_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InputError, match="is no regular file"):
+        read_prompts(tmp_path / "pipe")
 
 
 def test_the_shipped_text_is_real_text_of_several_kinds() -> None:
