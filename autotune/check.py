@@ -15,7 +15,7 @@ from autotune.engines.launch import build_launch
 from autotune.engines.preflight import preflight
 from autotune.engines.registry import engine_named
 from autotune.experiment import Experiment, estimated_hours, load_experiment
-from autotune.prompt_file import prompt_file
+from autotune.prompt_file import NoPromptFile, with_readable_prompts
 from autotune.records import Launch, Value
 from autotune.space import Space
 from autotune.templates import expand
@@ -28,8 +28,8 @@ def check_lines(path: Path) -> Iterator[str]:
     """What an experiment file says, in a few lines.
 
     Raises:
-        InputError: it has a mistake, or a command that is not installed... on this host only
-            `search` needs the engines, so a missing command is a warning here.
+        InputError: it or its prompts have a mistake. On this host only `search` needs engines
+            and prompts, so that missing ones are worth a note here.
     """
     experiment = load_experiment(path)
     space = Space(experiment)
@@ -45,9 +45,10 @@ def check_lines(path: Path) -> Iterator[str]:
         program = expand(section.command[0])
         if shutil.which(program) is None:
             yield f"note: engines.{name}.command: {program} is not on this host"
-    prompts = prompt_file(experiment, path)
-    if prompts is not None and not prompts.exists():
-        yield f"note: workload.prompts: {prompts} is not on this host"
+    try:
+        with_readable_prompts(experiment, path)
+    except NoPromptFile as missing:
+        yield f"note: {missing}"
     for index, params in enumerate(space.known_good[:1]):
         launch, _ = _launch(experiment, space, params, index)
         yield f"baseline: {shlex.join(masking.mask_argv(launch.argv))}"

@@ -13,9 +13,11 @@ from itertools import combinations
 from typing import Any, Literal
 
 from autotune.errors import InputError
+from autotune.experiment import SHIPPED
 from autotune.front import Point
+from autotune.prompt_file import Prompts, prompts_of
 from autotune.records import OBJECTIVES, Outcome
-from autotune.rundir import Run
+from autotune.rundir import Run, RunDir
 from autotune.verdict import (
     TITLES,
     differences,
@@ -230,8 +232,8 @@ def _differences(a: Run, b: Run) -> Iterator[str]:
         one, two = (version.get(engine, "not used") for version in versions)
         if one != two:
             yield f"{engine}: {one} in A, {two} in B"
-    for place, part in (("machine", _settings), ("workload", _workload)):
-        yield from _differing(part(a), part(b), place)
+    yield from _differing(_settings(a), _settings(b), "machine")
+    yield from _workload_differences(a, b)
 
 
 def _settings(run: Run) -> Mapping[str, Any]:
@@ -239,8 +241,18 @@ def _settings(run: Run) -> Mapping[str, Any]:
     return settings if isinstance(settings, Mapping) else {}
 
 
-def _workload(run: Run) -> Mapping[str, Any]:
-    return run.experiment.get("workload") or {}
+def _workload_differences(a: Run, b: Run) -> Iterator[str]:
+    """Prompts differ if they hold something else, whatever the two files are called."""
+    (workload, prompts), (other, other_prompts) = _workload(a), _workload(b)
+    yield from _differing(workload, other, "workload")
+    if not prompts.are(other_prompts):
+        yield f"workload prompts: {prompts} in A, {other_prompts} in B"
+
+
+def _workload(run: Run) -> tuple[Mapping[str, Any], Prompts]:
+    workload = dict(run.experiment.get("workload") or {})
+    written = str(workload.pop("prompts", SHIPPED))
+    return workload, prompts_of(RunDir(run.path), written)
 
 
 def _differing(a: Any, b: Any, place: str) -> Iterator[str]:

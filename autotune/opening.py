@@ -27,6 +27,7 @@ from autotune.ledger import Ledger, copy_study
 from autotune.losses import MAX_OF_A_CONFIGURATION
 from autotune.mixed import Scales
 from autotune.ownership import create_own, find_own
+from autotune.prompt_file import prompts_named, prompts_of
 from autotune.records import Outcome
 from autotune.rundir import Run, RunDir, explained, read_run, write_json, write_text
 from autotune.space import Space, space_changes
@@ -97,17 +98,17 @@ def choose_run_dir(requested: Path | None, name: str, resume: bool) -> RunDir:
 def open_new(
     run: RunDir,
     experiment: Experiment,
-    text: str,
+    file: Path,
     storage: str | None,
     sampler: optuna.samplers.BaseSampler,
 ) -> Opened:
     """Create the run's files and study, and plan the known-good configurations.
 
-    `text` is the experiment file as the user wrote it; it is stored with its secrets masked.
+    `file` is the experiment file as the user wrote it; it is stored with its secrets masked.
     """
     space = Space(experiment)
     study = create_own(run, storage_url(storage, run.study_db), experiment.name, sampler)
-    write_text(run.experiment_yaml, _masked(text, experiment))
+    write_text(run.experiment_yaml, _masked(file, experiment))
     opened = Opened(run, experiment, space, Ledger(study, space))
     _plan_known_good(opened)
     return opened
@@ -121,7 +122,7 @@ def _plan_known_good(opened: Opened) -> None:
 def open_again(
     run: RunDir,
     experiment: Experiment,
-    text: str,
+    file: Path,
     storage: str | None,
     sampler: optuna.samplers.BaseSampler,
 ) -> Opened:
@@ -133,7 +134,9 @@ def open_again(
     from autotune.experiment import load_experiment
 
     old = load_experiment(run.experiment_yaml)
-    changes = space_changes(old, experiment)
+    prompts = prompts_named(experiment.workload.prompts, file)
+    same_prompts = prompts.are(prompts_of(run, old.workload.prompts))
+    changes = space_changes(old, experiment, same_prompts=same_prompts)
     if changes.incompatible:
         raise InputError(
             "the experiment changed, and old figures would not compare with new ones: "
@@ -148,7 +151,7 @@ def open_again(
         study = _study_for_changed_space(study, space, sampler)
         remember(run.path, study=study.study_name)
     if changes.compatible:
-        write_text(run.experiment_yaml, _masked(text, experiment))
+        write_text(run.experiment_yaml, _masked(file, experiment))
     opened = Opened(run, experiment, space, Ledger(study, space))
     if not study.get_trials(deepcopy=False):  # the first driver died before it planned anything
         _plan_known_good(opened)
@@ -179,14 +182,14 @@ def check_machine(run: RunDir, fingerprint: Fingerprint, allow_mixed: bool = Fal
     return fingerprint.digest
 
 
-def _masked(text: str, experiment: Experiment) -> str:
+def _masked(file: Path, experiment: Experiment) -> str:
     """The experiment file without the secrets that its commands and environments hold."""
     secrets = [
         secret
         for section in experiment.engines.values()
         for secret in masking.secrets_of(section.command, section.env)
     ]
-    return masking.mask_text(text, secrets)
+    return masking.mask_text(file.read_text(encoding="utf-8"), secrets)
 
 
 def _study_for_changed_space(

@@ -11,7 +11,7 @@ from autotune.experiment import load_experiment
 from autotune.gpus import visible_note
 from autotune.machine import Machine, open_machine
 from autotune.opening import locked
-from autotune.prompt_file import with_readable_prompts
+from autotune.prompt_file import refuse_other_prompts, with_readable_prompts
 from autotune.rundir import Run, RunDir
 from autotune.trial import TrialPlan, run_trial
 
@@ -35,6 +35,7 @@ def _replay(run: Run, number: int) -> ReplayComparison:
     file, path = RunDir(run.path).experiment_yaml, run.path.resolve()
     old = run.outcome(number)
     experiment = with_readable_prompts(load_experiment(file), file)
+    refuse_other_prompts(experiment, RunDir(run.path))  # if the run's file was edited
     if old.values is None:
         raise InputError(f"trial {number} was not measured: nothing to compare with", file=run.path)
     simulated = path / "simulated" if old.simulated else None

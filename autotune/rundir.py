@@ -1,6 +1,6 @@
 """A run on disk: where its files lie, how they are written, and how they are read back.
 
-    runs/NAME/run.json            format and version that wrote it
+    runs/NAME/run.json            format and version that wrote it, and what it copied
               experiment.yaml     the search space as it was given
               prompts.jsonl       the user's prompts, if it names some
               machine.json        fingerprint of the host
@@ -176,11 +176,16 @@ def write_json(path: Path, content: BaseModel | JsonValue | Mapping[str, Any]) -
 
 def write_text(path: Path, text: str) -> None:
     """Write a text file in one step, private to its owner; raises InputError if it cannot."""
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file in one step, private to its owner; raises InputError if it cannot."""
     with explained(path):
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(text)
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(temporary, path)

@@ -24,7 +24,11 @@ from autotune.hosts import Hosts
 from autotune.machine import open_machine
 from autotune.mixed import Scales
 from autotune.opening import Opened, check_machine, choose_run_dir, locked, open_again, open_new
-from autotune.prompt_file import with_kept_prompts, with_readable_prompts
+from autotune.prompt_file import (
+    refuse_other_prompts,
+    with_kept_prompts,
+    with_readable_prompts,
+)
 from autotune.rundir import RunDir, write_json
 from autotune.sampler import ParetoSampler
 from autotune.seeding import history_of, priors_of
@@ -74,30 +78,30 @@ def search(options: SearchOptions, show: Callable[[Snapshot], None]) -> SearchEn
         StorageLost: the study's database or journal failed.
     """
     experiment = _with_overrides(load_experiment(options.space), options)
-    # Prompts that cannot be read are named before anything starts. The run keeps the experiment
-    # file's own text: what is stored and compared on resume is the experiment as it was written.
-    ready = with_readable_prompts(experiment, options.space)
     if options.allow_mixed and not experiment.known_good:
         raise InputError(
             "hosts that differ are compared by the baseline, the first of known_good, of which "
             "there is none",
             field="--allow-mixed",
         )
-    run, options = _place(options, experiment)
+    typed, options = _place(options, experiment)
+    run = RunDir(typed.path.resolve())  # the workers that Ray starts may be in another folder
+    # Prompts that cannot be read are named before anything starts. The run keeps the experiment
+    # file's own text: what is stored and compared on resume is the experiment as it was written.
+    ready = with_readable_prompts(experiment, options.space, run if options.resume else None)
     if options.resume and not options.simulate and (run.path / "simulated").exists():
         raise InputError(
             "this run is one of simulated servers: add --simulate to continue it, or choose "
             "another --run-dir for the real ones",
-            file=run.path,
+            file=typed.path,
         )
     with _taken_back_if_refused(run), locked(run):
-        ready = with_kept_prompts(ready, run)
+        refuse_other_prompts(ready, run)
         opener = open_again if options.resume else open_new
-        text = options.space.read_text(encoding="utf-8")
-        sampler = _sampler(options, experiment)
+        sampler = _sampler(options, ready)
         with loss_explained():
-            opened = opener(run, experiment, text, options.storage, sampler)
-        return asyncio.run(_conduct(options, opened, ready, show))
+            opened = opener(run, experiment, options.space, options.storage, sampler)
+        return replace(asyncio.run(_conduct(options, opened, ready, show)), run=typed)
 
 
 @contextlib.contextmanager
@@ -153,6 +157,8 @@ async def _conduct(
 ) -> SearchEnd:
     host = _simulated_host(options, opened)
     hosts = await _open_hosts(options, opened, experiment, host)
+    # Not before machine and file have been accepted: a copy made for a refused search would stay.
+    experiment = with_kept_prompts(experiment, opened.run, opened.experiment.workload.prompts)
     conductor = Conductor(
         run=opened.run,
         experiment=experiment,
@@ -196,7 +202,7 @@ def _simulated_host(options: SearchOptions, opened: Opened) -> Path | None:
         return None
     from autotune.engines.simulated.adapter import create_host
 
-    folder = opened.run.path.resolve() / "simulated"
+    folder = opened.run.path / "simulated"
     if options.address is None:
         create_host(folder, opened.experiment)
     return folder
@@ -207,8 +213,8 @@ async def _open_hosts(
 ) -> Hosts:
     """The slots of every host, once it is known that their figures can be compared."""
     start_ray(options.address, None if options.address else _local_gpus(simulated, experiment))
-    path = opened.run.path.resolve()
-    slots = share_hosts(await _unless_ray_dies(open_slots(experiment, path, simulated)))
+    opening = open_slots(experiment, opened.run.path, simulated)
+    slots = share_hosts(await _unless_ray_dies(opening))
     refuse_missing(slots)
     if not options.allow_mixed:
         refuse_mixed(slots)

@@ -15,6 +15,7 @@ from autotune.errors import InputError
 from autotune.experiment import Experiment, load_experiment
 from autotune.fingerprint import Fingerprint
 from autotune.ledger import CONSTRAINT, fitting_distributions
+from autotune.prompt_file import prompts_named, prompts_of
 from autotune.records import OBJECTIVES, Outcome
 from autotune.rundir import Run, RunDir, read_run
 from autotune.sampler import Prior
@@ -49,16 +50,27 @@ def history_of(
 
 
 def weight_of(run: Run, experiment: Experiment, here: Fingerprint | None) -> float:
-    """How much an earlier run's results say about this study."""
+    """How much an earlier run's results say about this study.
+
+    `experiment` is this study's, with the absolute path of its prompts.
+    """
     weight = ANY_OTHER_STUDY
     if here is None or run.machine.get("digest") != here.digest:
         weight *= OTHER_MACHINE
     then = _experiment_of(run)
     if then is None or then.engines != experiment.engines:
         weight *= OTHER_COMMAND
-    if then is None or then.workload != experiment.workload:
+    if then is None or not _same_workload(run, then, experiment):
         weight *= OTHER_WORKLOAD
     return weight
+
+
+def _same_workload(run: Run, then: Experiment, now: Experiment) -> bool:
+    """Prompts are compared by what they hold, not by what they are called."""
+    name = now.workload.prompts
+    prompts = prompts_of(RunDir(run.path), then.workload.prompts)
+    renamed = then.workload.model_copy(update={"prompts": name})
+    return renamed == now.workload and prompts.are(prompts_named(name, Path()))
 
 
 def _experiment_of(run: Run) -> Experiment | None:

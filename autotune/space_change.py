@@ -36,9 +36,14 @@ class SpaceChange:
         return conditions.invalid(self.new, params) is None
 
 
-def space_changes(old: Experiment, new: Experiment) -> SpaceChange:
-    """What changed from `old` to `new`."""
+def space_changes(old: Experiment, new: Experiment, *, same_prompts: bool = False) -> SpaceChange:
+    """What changed from `old` to `new`; `same_prompts`: both name prompts that hold the same."""
     compatible: list[str] = []
+    if same_prompts:
+        now = new.workload.prompts
+        compatible += _difference("workload.prompts", old.workload.prompts, now)
+        renamed = old.workload.model_copy(update={"prompts": now})
+        old = old.model_copy(update={"workload": renamed})
     incompatible: list[str] = []
     for name in _STUDY_ONLY + _SPACE_ONLY:
         compatible += _difference(name, getattr(old, name), getattr(new, name))

@@ -65,6 +65,23 @@ def test_a_node_started_with_gpus_that_it_has_not_is_one_clear_line(
     assert "Traceback" not in output
 
 
+def test_a_relative_run_directory_is_the_driver_s_not_the_nodes(
+    study: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study.write(trials=1)
+    nodes_folder = study.folder / "nodes"
+    nodes_folder.mkdir()
+    monkeypatch.chdir(nodes_folder)
+    with cluster(1) as nodes:
+        monkeypatch.chdir(study.folder)
+        status, output = study.search("--address", nodes.address, "--run-dir", study.run.name)
+    assert status == 0, output
+    assert f"autotune show {study.run.name}" in output  # as it was typed
+    names = {path.name for path in (study.run / "trials" / "0000").iterdir()}
+    assert {"outcome.json", "server.log", "timeline.json", "launch.sh"} <= names
+    assert not any(nodes_folder.iterdir())
+
+
 @pytest.mark.parametrize("exclusive", [True, False])
 def test_slots_of_one_host_share_nothing_and_are_measured_in_turn(
     study: Study, exclusive: bool

@@ -16,8 +16,8 @@ from autotune.compare import (
 )
 from autotune.errors import InputError
 from autotune.records import PEAK, SINGLE
-from autotune.rundir import read_run
-from tests.runs import baseline, failed, measured, write_run
+from autotune.rundir import RunDir, read_run
+from tests.runs import EXPERIMENT, baseline, failed, measured, write_run
 
 
 def test_a_ratio_s_spread_joins_both_sides() -> None:
@@ -79,6 +79,31 @@ def test_two_runs_are_compared_by_configuration(tmp_path: Path) -> None:
     text = comparison_text(comparison)
     assert "rank flip (single stream): A finds trial 1 faster than trial 0" in text
     assert json.loads(json.dumps(comparison_document(comparison)))["flips"]
+
+
+@pytest.mark.parametrize(
+    ("name", "held", "said"),
+    [
+        ("mine.jsonl", "one", []),
+        ("moved/mine.jsonl", "one", []),
+        (
+            "mine.jsonl",
+            "two",
+            ["workload prompts: mine.jsonl (7692c3ad) in A, mine.jsonl (3fc4ccfe) in B"],
+        ),
+    ],
+)
+def test_prompts_differ_by_what_they_hold(
+    tmp_path: Path, name: str, held: str, said: list[str]
+) -> None:
+    runs = []
+    for run, prompts, text in (("a", "mine.jsonl", "one"), ("b", name, held)):
+        workload = EXPERIMENT["workload"] | {"prompts": prompts}
+        experiment = EXPERIMENT | {"workload": workload}
+        runs.append(write_run(tmp_path / run, baseline(), experiment=experiment))
+        RunDir(runs[-1]).prompts.write_text(text)
+    a, b = map(read_run, runs)
+    assert list(compare_runs(a, b).differences) == said
 
 
 def test_what_failed_on_one_side_only_is_named(tmp_path: Path) -> None:

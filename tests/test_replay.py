@@ -10,8 +10,24 @@ import pytest
 from autotune import replay
 from autotune.cli import main
 from autotune.records import Outcome
+from autotune.rundir import RunDir
 from autotune.trial import TrialPlan
 from tests.runs import EXPERIMENT, baseline, measured, write_run
+
+
+def test_prompts_that_the_run_was_not_made_with_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its experiment file was edited after the copy was made."""
+    other = tmp_path / "other.jsonl"
+    other.write_text('{"prompt": "other"}')
+    workload = EXPERIMENT["workload"] | {"prompts": str(other)}
+    run = write_run(tmp_path / "run", baseline(), experiment=EXPERIMENT | {"workload": workload})
+    RunDir(run).prompts.write_text('{"prompt": "mine"}')
+    with pytest.raises(SystemExit) as ended:
+        main(["replay", str(run), "--trial", "0"])
+    assert ended.value.code == 2
+    assert f"holds other prompts than {other}" in capsys.readouterr().err
 
 
 def test_the_run_is_read_once(

@@ -9,8 +9,15 @@ import pytest
 
 from autotune.experiment import Experiment, load_experiment
 from autotune.fingerprint import Fingerprint
-from autotune.rundir import read_run
-from autotune.seeding import ANY_OTHER_STUDY, OTHER_COMMAND, OTHER_MACHINE, history_of, weight_of
+from autotune.rundir import RunDir, read_run
+from autotune.seeding import (
+    ANY_OTHER_STUDY,
+    OTHER_COMMAND,
+    OTHER_MACHINE,
+    OTHER_WORKLOAD,
+    history_of,
+    weight_of,
+)
 from autotune.space import Space
 
 FILE = """
@@ -65,6 +72,21 @@ def test_only_what_differs_takes_weight(tmp_path: Path, old: str, new: str, fact
     assert weight == pytest.approx(ANY_OTHER_STUDY * factor)
     unknown = weight_of(run, now(tmp_path), here=None)
     assert unknown == pytest.approx(weight * OTHER_MACHINE)
+
+
+@pytest.mark.parametrize(("held_then", "factor"), [("same", 1.0), ("other", OTHER_WORKLOAD)])
+def test_prompts_differ_by_what_they_hold_not_by_their_name(
+    tmp_path: Path, held_then: str, factor: float
+) -> None:
+    prompts = tmp_path / "mine.jsonl"
+    prompts.write_text("same")
+    for then in (str(prompts), "elsewhere.jsonl"):
+        path = earlier_run(tmp_path / Path(then).stem, f"{FILE}workload: {{prompts: {then}}}")
+        RunDir(path).prompts.write_text(held_then)
+        weight = weight_of(read_run(path), now(tmp_path).with_prompts(prompts), HERE)
+        assert weight == pytest.approx(ANY_OTHER_STUDY * factor)
+        shipped = weight_of(read_run(path), now(tmp_path), HERE)
+        assert shipped == pytest.approx(ANY_OTHER_STUDY * OTHER_WORKLOAD)
 
 
 def test_a_run_whose_experiment_cannot_be_read_counts_least(tmp_path: Path) -> None:

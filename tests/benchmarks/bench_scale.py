@@ -172,7 +172,7 @@ async def conduct(folder: Path, options: argparse.Namespace) -> None:
     sampler = ParetoSampler(0, space=space, priors=priors_of(space), budget=trials)
     run.create()
     with locked(run):
-        opened = open_new(run, experiment, FILE.read_text(), None, sampler)
+        opened = open_new(run, experiment, FILE, None, sampler)
         request = SlotRequest("", 8, folder, experiment, "", None, 0, None)
         meter: list[Meter] = []
         conductor = Conductor(
