@@ -21,15 +21,19 @@ _BAR_END = re.compile(r"((?:it/s|s/it|[kMG]?i?B/s)\])(?=\S)")
 _EXCEPTION = re.compile(
     r"^(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception|Exit|Interrupt)\b(?::|$)"
 )
-# Prefixes of SGLang's and vLLM's lines: time stamp and rank, process and logger.
+# What stands before a message, one or more of them: SGLang's time stamp and rank, the process
+# and the logger as vLLM and Ray write them, torch's rank, the margin of an exception group.
 _PREFIX = re.compile(
-    r"^(?:\[\d{4}-\d\d-\d\d [\d:.]+(?P<rank>(?: (?:DP|PP|CP|TP|EP|ATTN_CP|MOE_DP)\d+)*)\] )"
-    r"|^(?:\((?:Worker_(?P<worker>[A-Z]\w*)|\w[\w-]*)(?: \w+=\d+)+\) )?"
-    r"(?:(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d [\d:]+ (?:\[[^\]]+\] )?)?"
+    r"(?:\[\d{4}-\d\d-\d\d [\d:.]+(?P<rank>(?: (?:DP|PP|CP|TP|EP|ATTN_CP|MOE_DP)\d+)*)\]"
+    r"|(?P<process>\((?:Worker_(?P<worker>[A-Z]\w*) |(?:[\w.:-]+ )*)pid=\d+(?:,? \w+=[^\s,)]+)*\))"
+    r"|(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d [\d:]+(?: \[[^\]]+\])?"
+    r"|(?P<torch>\[rank\d+\]:)"
+    r"|(?P<margin> {2,}\|))(?: |$)"
 )
+_WRITER = ("rank", "process", "torch", "margin")
 # Host, process, thread, device and source line: other ones in every trial.
 _NCCL_PREFIX = re.compile(r"^\S+:\d+:\d+ \[\d+\] (?:\S+:\d+ )?(?=NCCL WARN)")
-_FRAME = re.compile(r'^ +File ".*", line \d+')
+_FRAME = re.compile(r'[ >]+(?=File ".*", line \d+)')  # `>`: loguru's mark
 _MAX_CAUSE = 400
 
 
@@ -43,14 +47,27 @@ def pieces(text: str) -> Iterator[str]:
 
 def message_of(line: str) -> str:
     """A line without time stamp, rank, process and logger."""
-    return _NCCL_PREFIX.sub("", _PREFIX.sub("", line, count=1)).strip()
+    return _NCCL_PREFIX.sub("", _written_by(line)[1].strip())
 
 
 def rank_of(line: str) -> str | None:
     """The rank that wrote a line, e.g. "TP3" or "DP0 TP3"; None if the line does not say."""
+    names = [(found["rank"] or found["worker"] or "").strip() for found in _prefixes(line)]
+    return next(filter(None, names), None)
+
+
+def _prefixes(line: str) -> Iterator[re.Match[str]]:
     found = _PREFIX.match(line)
-    name = (found["rank"] or found["worker"] or "").strip() if found is not None else ""
-    return name or None
+    while found is not None:
+        yield found
+        found = _PREFIX.match(line, found.end())
+
+
+def _written_by(line: str) -> tuple[tuple[str, ...], str]:
+    """Who wrote a line, as far as it says, and the rest of it with its indentation."""
+    prefixes = list(_prefixes(line))
+    writer = tuple(found[part] for found in prefixes for part in _WRITER if found[part])
+    return writer, line[prefixes[-1].end() if prefixes else 0 :]
 
 
 class LogReader:
@@ -114,14 +131,23 @@ def first_cause(
 
 def _source_lines(lines: Sequence[str]) -> set[int]:
     """Which lines are a program's own text, quoted below the frames of a traceback: it says what
-    would be said, such as `raise RuntimeError(f"NCCL error: {reason}")`, not what happened."""
-    found, in_frame = set(), False
+    would be said, such as `raise RuntimeError(f"NCCL error: {reason}")`, not what happened.
+
+    It is indented more than its frame. Writers are followed apart, as their lines may alternate.
+    """
+    found: set[int] = set()
+    frames: dict[tuple[str, ...], int] = {}  # writer -> indentation of its last frame
     for index, line in enumerate(lines):
-        text = _PREFIX.sub("", line, count=1)
-        is_frame = _FRAME.match(text) is not None
-        in_frame = is_frame or (in_frame and text.startswith("    "))
-        if in_frame and not is_frame:
+        writer, text = _written_by(line)
+        text = text.expandtabs()
+        indentation = len(text) - len(text.lstrip())
+        frame = _FRAME.match(text)
+        if frame is not None:
+            frames[writer] = frame.end()
+        elif indentation > frames.get(writer, indentation):
             found.add(index)
+        elif text:
+            frames.pop(writer, None)
     return found
 
 

@@ -327,23 +327,6 @@ def test_a_warning_about_memory_or_support_is_no_cause() -> None:
     assert failure_in("vllm", warnings) is None
 
 
-def test_the_text_of_a_program_in_a_traceback_is_no_cause() -> None:
-    """Without NCCL_DEBUG=WARN the first line with the words is the `raise` that was executed."""
-    text = (LOGS / "sglang-nccl_no_algorithm.log").read_text()
-    silent = "\n".join(line for line in text.splitlines() if "NCCL WARN" not in line)
-    failure = failure_in("sglang", silent)
-    assert failure is not None
-    assert failure.kind is K.COLLECTIVE
-    assert failure.cause.startswith("RuntimeError: NCCL error: invalid usage")
-    indented = 'Traceback (most recent call last):\n  File "a.py", line 1, in f\n    raise {}\n{}\n'
-    vllm = indented.format("ValueError(CUDA error)", "KeyError: 'x'").replace(
-        "\n", "\n(Worker_TP1 pid=7) ERROR 11-29 11:44:02 [core.py:15] "
-    )
-    failure = failure_in("vllm", vllm)
-    assert failure is not None
-    assert failure.cause == "KeyError: 'x'"
-
-
 def test_what_nccl_says_is_the_same_in_every_trial() -> None:
     line = "gpu-host:{0}:{0} [{1}] misc/socket.cc:8{1} NCCL WARN NCCL error : timeout\n"
     causes = {
