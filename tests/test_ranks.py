@@ -66,19 +66,26 @@ def test_many_ranks_that_are_behind_are_counted_in_the_order_of_their_numbers() 
     assert (ranks.behind(14.0), ranks.behind(15.0)) == ("", expected)
 
 
-def test_a_step_that_rank_0_alone_writes_accuses_nobody() -> None:
-    """A draft's graphs and FlashInfer's tuning: all ranks are there, one says so."""
-    lines = [line(f"TP{rank}", step) for step in STEPS for rank in range(8)]
-    lines.append(line("TP0", "Running FlashInfer autotune with tensor parallel"))
-    for what in ("decode", "extend"):
-        lines.append(line("TP0", f"Capture draft {what} CUDA graph begin. backend=full"))
-    assert ranks_after(lines).behind(60.0) == ""
+@pytest.mark.parametrize("done", range(1, len(STEPS) + 1))
+@pytest.mark.parametrize(
+    "alone",
+    [
+        "Running FlashInfer autotune with tensor parallel",
+        "Capture draft decode CUDA graph begin. backend=full",
+        "Capture draft extend CUDA graph begin. backend=full",
+    ],
+)
+def test_a_step_that_rank_0_alone_writes_accuses_nobody(done: int, alone: str) -> None:
+    """All ranks are there, one says so."""
+    lines = [line(f"TP{rank}", step) for step in STEPS[:done] for rank in range(8)]
+    assert ranks_after([*lines, line("TP0", alone)]).behind(60.0) == ""
 
 
-def test_steps_begun_again_accuse_nobody() -> None:
+@pytest.mark.parametrize("again", [STEPS[:1], STEPS[:3], STEPS[1:3]])
+def test_steps_begun_again_accuse_nobody(again: tuple[str, ...]) -> None:
     """A restarted rank, and the last pipeline stage, which alone loads a draft."""
     lines = [line(f"PP{rank} TP0", step) for step in STEPS[:3] for rank in range(2)]
-    lines += [line("PP1 TP0", step) for step in (*STEPS[:3], *STEPS[1:3])]
+    lines += [line("PP1 TP0", step) for step in again]
     assert ranks_after(lines).behind(60.0) == ""
 
 
