@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import ast
 import os
-import re
-import sys
 from collections.abc import Mapping, Sequence
-from statistics import median
 from typing import Any, ClassVar
 
 import httpx
-from pydantic import JsonValue
 
+from autotune.engines import sglang_log
 from autotune.engines.base import ArgValue, Effective, LoadProgress, Place, ServingSample
 from autotune.engines.compare import as_json, compare_settings, given, plain_name, without_secrets
-from autotune.engines.failures import COMMON, kind_in, table
+from autotune.engines.failures import COMMON, kind_in
 from autotune.engines.interpreter import interpreter_of
-from autotune.engines.logs import message_of
 from autotune.engines.metrics import Page
 from autotune.engines.openai import OpenAI, bar_progress
 from autotune.records import FailureKind, Launch, Override, Phase
@@ -27,46 +22,6 @@ _COLLECTIVE_SECONDS = 3600  # ranks may finish loading far apart
 
 _ABORT_SECONDS = 3.0
 
-_PHASES = (
-    (re.compile(r"Load weight begin"), Phase.LOAD),
-    (
-        re.compile(
-            r"Running FlashInfer autotune|Capture .*CUDA graph begin|Capture cuda graph failed"
-        ),
-        Phase.CAPTURE,
-    ),
-    (re.compile(r"Uvicorn running on|Application startup complete"), Phase.READY),
-)
-# In the order of a start; whether every rank writes it, or rank 0 or the launcher alone.
-_STEPS = (
-    (re.compile(r"server_args="), "starting the ranks", False),
-    (re.compile(r"Init (?:torch distributed|parallel) begin"), "connecting the ranks", True),
-    (re.compile(r"Load weight begin"), "loading weights", True),
-    (re.compile(r"Load weight end"), "allocating the KV cache", True),
-    (re.compile(r"KV Cache is allocated"), "preparing kernels", True),
-    (re.compile(r"Running FlashInfer autotune"), "FlashInfer autotuning", False),
-    (re.compile(r"Capture target prefill CUDA graph begin"), "capturing prefill CUDA graphs", True),
-    (re.compile(r"Capture draft .*CUDA graph begin"), "capturing the draft's CUDA graphs", False),
-    (re.compile(r"Capture target .*CUDA graph begin"), "capturing CUDA graphs", True),
-    (re.compile(r"Capture .*CUDA graph begin"), "capturing CUDA graphs", False),
-    (re.compile(r"Uvicorn running on"), "waiting for the first answer", False),
-)
-_CAUSES = table(
-    (r"(?:sglang serve|launch_server\.py): error:", FailureKind.BAD_FLAGS),
-    (r"Not enough memory\. Please try to increase --mem-fraction", FailureKind.NO_KV_ROOM),
-    (r"alloc_req_slots runs out of memory", FailureKind.OUT_OF_MEMORY),
-    (r"Scheduler watchdog timeout", FailureKind.STALLED),
-    (
-        r"EAGLE is not supported in|backend can only be used with|is only supported on Blackwell"
-        r"|is only supported on|Fail when using backend",
-        FailureKind.UNSUPPORTED,
-    ),
-    (r"assert_pkg_version|is installed with the version", FailureKind.UNSUPPORTED),
-    (
-        r"Capture cuda graph failed: (?!.*out of memory)|Initialization failed\. warmup error",
-        FailureKind.CRASHED,
-    ),
-)
 _RENAMED = {
     "--cuda-graph-max-bs": "--cuda-graph-max-bs-decode",
     "--cuda-graph-bs": "--cuda-graph-bs-decode",
@@ -87,18 +42,7 @@ _ALIASES = {
     "speculative_draft_model": "speculative_draft_model_path",
     "cuda_graph_max_bs": "cuda_graph_max_bs_decode",
 }
-_DECODE = re.compile(
-    r"Decode batch.*?#running-req: (?P<running>\d+).*?token usage: (?P<usage>[\d.]+)"
-    r"(?:.*?accept len: (?P<accept>[\d.]+)(?:, accept rate: (?P<rate>[\d.]+))?)?"
-    r".*?cuda graph: (?P<graph>True|False)"
-    r"(?:.*?gen throughput \(token/s\): (?P<speed>[\d.]+))?"
-    r".*?#queue-req: (?P<queued>\d+)"
-)
-_NEARLY_ALL = 0.9  # of the most requests that ran: the batch is full
-_LIMITS = re.compile(r"max_total_num_tokens=(\d+).*?max_running_requests=(\d+)")
-
 _PREFLIGHT = """
-import sys
 try:
     from sglang.srt.server_args import prepare_server_args
 except BaseException as error:
@@ -151,19 +95,13 @@ class SGLang(OpenAI):
 
     # -- log ------------------------------------------------------------------------------
     def phase_of(self, line: str) -> Phase | None:
-        return next((phase for pattern, phase in _PHASES if pattern.search(line)), None)
+        return sglang_log.phase_of(line)
 
     def progress_of(self, line: str) -> LoadProgress | None:
-        bar = bar_progress(line)
-        if bar is not None:
-            return bar
-        for step, (pattern, text, by_every_rank) in enumerate(_STEPS):
-            if pattern.search(line):
-                return LoadProgress(text, step=step if by_every_rank else None)
-        return None
+        return bar_progress(line) or sglang_log.step_of(line)
 
     def failure_of(self, line: str) -> FailureKind | None:
-        return kind_in((_CAUSES, *COMMON), line)
+        return kind_in((sglang_log.CAUSES, *COMMON), line)
 
     def hint_of(self, line: str) -> str | None:
         return next(
@@ -173,9 +111,9 @@ class SGLang(OpenAI):
 
     # -- a running server -----------------------------------------------------------------
     async def effective(self, http: httpx.AsyncClient, log: str) -> Effective:
-        settings, figures = _from_log(log)
+        settings, figures = sglang_log.settings_from(log)
         info = await _server_info(http)
-        settings |= {n: v for n, v in info.items() if _is_setting(v)}
+        settings |= {n: v for n, v in info.items() if sglang_log.is_setting(v)}
         state: dict[str, Any] = next(iter(info.get("internal_states") or ()), {})
         for figure, value in (
             ("kv_tokens", info.get("max_total_num_tokens")),
@@ -232,34 +170,7 @@ class SGLang(OpenAI):
         )
 
     def sample_from_log(self, text: str) -> ServingSample:
-        """Gauges are the last decode line's, accept length and rate the means over the lines."""
-        lines = list(_DECODE.finditer(text))
-        if not lines:
-            return ServingSample()
-        accepts = [float(line["accept"]) for line in lines if line["accept"]]
-        rates = [float(line["rate"]) for line in lines if line["rate"]]
-        graphs = sum(line["graph"] == "True" for line in lines)
-        return ServingSample(
-            running=float(lines[-1]["running"]),
-            queued=float(lines[-1]["queued"]),
-            kv_usage=max(float(line["usage"]) for line in lines),
-            accept_length=sum(accepts) / len(accepts) if accepts else None,
-            accept_rate=sum(rates) / len(rates) if rates else None,
-            graph_steps_total=float(graphs),
-            eager_steps_total=float(len(lines) - graphs),
-            decode_tpot_ms=_decode_tpot_ms(lines),
-        )
-
-
-def _decode_tpot_ms(lines: Sequence[re.Match[str]]) -> float | None:
-    """Median over the decode lines of a full batch: requests at once / tokens per second."""
-    most = max(float(line["running"]) for line in lines)
-    full = [
-        1000 * float(line["running"]) / float(line["speed"])
-        for line in lines
-        if float(line["running"]) >= _NEARLY_ALL * most and float(line["speed"] or 0) > 0
-    ]
-    return median(full) if full else None
+        return sglang_log.sample_from(text)
 
 
 def shared_caches() -> dict[str, str]:
@@ -294,14 +205,6 @@ def _with_speculation(args: Mapping[str, ArgValue]) -> dict[str, ArgValue]:
     return completed
 
 
-def _is_setting(value: Any) -> bool:
-    return (
-        value is None
-        or isinstance(value, bool | int | float | str)
-        or (isinstance(value, list) and all(isinstance(item, int | float | str) for item in value))
-    )
-
-
 async def _server_info(http: httpx.AsyncClient) -> dict[str, Any]:
     for path in ("/server_info", "/get_server_info"):
         try:
@@ -312,42 +215,3 @@ async def _server_info(http: httpx.AsyncClient) -> dict[str, Any]:
         except (httpx.HTTPError, ValueError):
             continue
     return {}
-
-
-def _from_log(log: str) -> tuple[dict[str, JsonValue], dict[str, float]]:
-    settings: dict[str, JsonValue] = {}
-    figures: dict[str, float] = {}
-    for line in log.splitlines():
-        if "server_args=" in line:
-            settings = _server_args(message_of(line).partition("server_args=")[2])
-        elif match := _LIMITS.search(line):
-            figures["kv_tokens"] = float(match[1])
-            figures["max_running_requests"] = float(match[2])
-    return settings, figures
-
-
-def _server_args(text: str) -> dict[str, JsonValue]:
-    """The resolved arguments, printed as a call (`ServerArgs(a=1)`) or as a dictionary."""
-    try:
-        node = ast.parse(text, mode="eval").body
-    except (SyntaxError, ValueError, RecursionError):
-        print(f"unreadable server_args line of {len(text)} characters", file=sys.stderr)
-        return {}
-    if isinstance(node, ast.Call):
-        pairs = [(keyword.arg, keyword.value) for keyword in node.keywords]
-    elif isinstance(node, ast.Dict):
-        pairs = [
-            (str(key.value) if isinstance(key, ast.Constant) else None, value)
-            for key, value in zip(node.keys, node.values, strict=True)
-        ]
-    else:
-        return {}
-    literals = {name: _literal(value) for name, value in pairs if name}
-    return {name: value for name, value in literals.items() if _is_setting(value)}
-
-
-def _literal(node: ast.expr) -> Any:
-    try:
-        return ast.literal_eval(node)
-    except ValueError:
-        return ast.unparse(node)
