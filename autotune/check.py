@@ -33,6 +33,7 @@ def check_lines(path: Path) -> Iterator[str]:
     """
     experiment = load_experiment(path)
     space = Space(experiment)
+    missing = _missing_prompts(experiment, path)
     size = space.size()
     count = "infinitely many" if size is None else f"{size:,}"
     yield f"{path}: valid; {len(experiment.parameters)} parameters, {count} configurations"
@@ -45,9 +46,7 @@ def check_lines(path: Path) -> Iterator[str]:
         program = expand(section.command[0])
         if shutil.which(program) is None:
             yield f"note: engines.{name}.command: {program} is not on this host"
-    try:
-        with_readable_prompts(experiment, path)
-    except NoPromptFile as missing:
+    if missing is not None:
         yield f"note: {missing}"
     for index, params in enumerate(space.known_good[:1]):
         launch, _ = _launch(experiment, space, params, index)
@@ -55,6 +54,14 @@ def check_lines(path: Path) -> Iterator[str]:
         asked = masking.mask_env(dict(space.settings(params).env))
         if asked:
             yield "  with " + " ".join(f"{name}={value}" for name, value in asked.items())
+
+
+def _missing_prompts(experiment: Experiment, path: Path) -> NoPromptFile | None:
+    try:
+        with_readable_prompts(experiment, path)
+    except NoPromptFile as missing:
+        return missing
+    return None
 
 
 def preflight_lines(path: Path) -> Iterator[str]:

@@ -78,7 +78,9 @@ def choose_run_dir(requested: Path | None, name: str, resume: bool) -> RunDir:
         InputError: it holds a run and `resume` is not set, or the other way round.
     """
     path = requested if requested is not None else Path("runs") / name
-    if "working_dir_files" in path.absolute().parts:
+    with explained(path):  # a relative path in a current directory that is gone leads nowhere
+        parts = path.absolute().parts
+    if "working_dir_files" in parts:
         raise InputError(
             "lies in Ray's copy of the job's working directory, which Ray deletes some time; give "
             "an absolute path on a disk that stays",

@@ -15,7 +15,7 @@ import pytest
 from autotune.check import check_lines
 from autotune.errors import InputError
 from autotune.experiment import load_experiment
-from autotune.opening import locked, open_new
+from autotune.opening import choose_run_dir, locked, open_new
 from autotune.prompt_file import (
     NoPromptFile,
     prompt_file,
@@ -83,7 +83,7 @@ def test_what_is_nowhere_is_named_at_both_places(study: Study) -> None:
 )
 def test_what_cannot_be_read_is_said_in_one_line(study: Study, name: str, said: str) -> None:
     with pytest.raises(InputError, match=said) as caught:
-        list(check_lines(write(study, name)))
+        next(check_lines(write(study, name)))  # before it says that the file is valid
     assert "\n" not in str(caught.value)
 
 
@@ -110,6 +110,8 @@ def test_a_current_directory_that_is_gone_is_not_looked_at(study: Study) -> None
     assert found(study.folder / "small.yaml") == study.folder / "data" / "mine.jsonl"
     with pytest.raises(NoPromptFile, match=r"gone\.jsonl is not on this host$"):
         found(write(study, "gone.jsonl"))
+    with pytest.raises(InputError, match="No such file or directory"):
+        choose_run_dir(None, "small", resume=False)
 
 
 def test_check_has_nothing_to_say_of_prompts_beside_the_experiment_file(study: Study) -> None:
