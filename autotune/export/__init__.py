@@ -24,6 +24,10 @@ FORMATS: Mapping[str, Callable[[ServeCommand, Outcome, Header], str]] = {
 }
 
 
+ELSEWHERE = ("docker", "k8s", "config")
+"""Formats that start the engine itself on another machine, which no simulated trial ever did."""
+
+
 @dataclass(frozen=True)
 class Exported:
     """`text` is for standard output, `warnings` for standard error; `text` has them too."""
@@ -33,12 +37,23 @@ class Exported:
 
 
 def export(run: Run, trial: int, format: str = "shell") -> Exported:
-    """The launch of a trial (see `choose`) in one of FORMATS. No secret is ever in it."""
+    """The launch of a trial (see `choose`) in one of FORMATS. No secret is ever in it.
+
+    Raises:
+        InputError: an unknown trial or format, or one of ELSEWHERE for a simulated trial.
+    """
     if format not in FORMATS:
         raise InputError(
             f"unknown format {format!r}: one of {', '.join(FORMATS)}", field="--format"
         )
     outcome = run.outcome(trial)
+    if outcome.simulated and format in ELSEWHERE:
+        raise InputError(
+            f"trial {trial} is simulated: only a real study can be exported as {format}; "
+            "--format shell starts the simulated server",
+            file=run.path,
+            field="--format",
+        )
     command = serve_command(run, outcome)
     header = header_of(run, outcome, command)
     return Exported(FORMATS[format](command, outcome, header), command.warnings)

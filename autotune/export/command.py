@@ -96,7 +96,7 @@ def serve_command(run: Run, outcome: Outcome) -> ServeCommand:
         gpus=sum(1 for gpu in visible if gpu.strip()),
         folder=_FOLDER if any(_FOLDER in word for group in groups for word in group) else None,
         start_limit_seconds=_start_limit_hours(run) * 3600,
-        warnings=tuple(_warnings(outcome, secrets)),
+        warnings=tuple(_warnings(run, outcome, secrets)),
     )
 
 
@@ -225,7 +225,9 @@ def _secret_variable(name: str, secrets: dict[str, None]) -> str:
     return f"\0{variable}\0"
 
 
-def _warnings(outcome: Outcome, secrets: Iterable[str]) -> Iterator[str]:
+def _warnings(run: Run, outcome: Outcome, secrets: Iterable[str]) -> Iterator[str]:
+    if run.point(outcome.number) is None:
+        yield _without_figures(outcome)
     for name in secrets:
         yield f"{name} is a secret and was not written: supply it yourself"
     if outcome.simulated:
@@ -233,6 +235,13 @@ def _warnings(outcome: Outcome, secrets: Iterable[str]) -> Iterator[str]:
     for override in outcome.overrides:
         yield (f"{override.setting}: asked {override.asked}, the server ran {override.effective}")
     yield from (text for text in outcome.warnings if not _is_override(text, outcome))
+
+
+def _without_figures(outcome: Outcome) -> str:
+    if outcome.failure is None:
+        return "this trial has no complete measurement, or failed when launched again"
+    failure = outcome.failure
+    return f"trial {outcome.number} failed: {failure.kind} during {failure.phase}: {failure.cause}"
 
 
 def _is_override(text: str, outcome: Outcome) -> bool:

@@ -50,7 +50,7 @@ def header_of(run: Run, outcome: Outcome, command: ServeCommand) -> Header:
 def _figure_lines(run: Run, outcome: Outcome) -> list[str]:
     point = run.point(outcome.number)
     if point is None:
-        return ["WARNING: this trial has no complete measurement, or failed when launched again"]
+        return []  # which is one of the command's warnings
     return [_figure_line(point, name, baseline_point(run)) for name in _NAMES]
 
 

@@ -14,13 +14,14 @@ from typing import Any
 import pytest
 import yaml
 
+from autotune.cli import main
 from autotune.errors import InputError
 from autotune.export import FORMATS, export
 from autotune.machine import free_port
 from autotune.records import PEAK, SINGLE, Outcome, Override
 from autotune.rundir import Run, read_run
 from tests.patience import PATIENCE_SECONDS
-from tests.runs import EXPERIMENT, baseline, measured, write_run
+from tests.runs import EXPERIMENT, baseline, failed, measured, write_run
 
 SECRET = "hunter2hunter2"
 
@@ -283,5 +284,34 @@ def test_a_winner_that_failed_when_launched_again_is_exported_with_a_warning(
     tmp_path: Path,
 ) -> None:
     again = measured(2, 1, 1, state="infeasible", repeats=1, purpose="finalist")
-    text = export(run_of(tmp_path, baseline(), measured(1, 90, 2000), again), 1).text
-    assert "WARNING: this trial has no complete measurement, or failed when launched again" in text
+    exported = export(run_of(tmp_path, baseline(), measured(1, 90, 2000), again), 1)
+    said = "this trial has no complete measurement, or failed when launched again"
+    assert exported.warnings == (said,)
+    assert exported.text.count(f"WARNING: {said}") == 1
+
+
+def test_a_trial_that_failed_is_said_to_have(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = write_run(tmp_path / "run", baseline(), failed(1))
+    with pytest.raises(SystemExit) as ended:
+        main(["export", str(run), "--trial", "1"])
+    said = "trial 1 failed: out_of_memory during load: torch.OutOfMemoryError: CUDA out of memory."
+    assert ended.value.code == 0
+    out, err = capsys.readouterr()
+    assert err == f"autotune: {said}\n"
+    assert f"# WARNING: {said}" in out
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_only_what_starts_here_is_exported_of_a_simulated_trial(
+    tmp_path: Path, format: str
+) -> None:
+    """No image holds the simulated server, and the engine never served what was measured."""
+    run = run_of(tmp_path, baseline(), measured(1, 90, 2000, simulated=True))
+    if format in ("shell", "json"):
+        assert "simulated server" in export(run, 1, format).text
+        return
+    with pytest.raises(InputError, match="trial 1 is simulated") as error:
+        export(run, 1, format)
+    assert f"exported as {format}; --format shell starts" in str(error.value)
