@@ -75,11 +75,19 @@ def choose_run_dir(requested: Path | None, name: str, resume: bool) -> RunDir:
     """The run directory to use.
 
     Raises:
-        InputError: it holds a run and `resume` is not set, or the other way round.
+        InputError: it holds a run and `resume` is not set, or the other way round; it is a file.
     """
     path = requested if requested is not None else Path("runs") / name
     with explained(path):  # a relative path in a current directory that is gone leads nowhere
         parts = path.absolute().parts
+        exists = (path / "experiment.yaml").exists()
+        is_file = path.exists() and not path.is_dir()
+    if is_file:
+        raise InputError(
+            "is a file; a run directory is a folder of its own, such as runs/NAME",
+            file=path,
+            field="--run-dir",
+        )
     if "working_dir_files" in parts:
         raise InputError(
             "lies in Ray's copy of the job's working directory, which Ray deletes some time; give "
@@ -87,7 +95,6 @@ def choose_run_dir(requested: Path | None, name: str, resume: bool) -> RunDir:
             file=path,
             field="--run-dir",
         )
-    exists = (path / "experiment.yaml").exists()
     if exists and not resume:
         raise InputError(
             "holds a run already; --resume continues it, --run-dir D starts another", file=path
