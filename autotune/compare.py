@@ -13,15 +13,13 @@ from itertools import combinations
 from typing import Any, Literal
 
 from autotune.errors import InputError
-from autotune.experiment import SHIPPED
 from autotune.front import Point
-from autotune.prompt_file import Prompts, prompts_of
 from autotune.records import OBJECTIVES, Outcome
-from autotune.rundir import Run, RunDir
+from autotune.run_differences import run_differences
+from autotune.rundir import Run
 from autotune.verdict import (
     TITLES,
     differences,
-    engine_versions,
     number_text,
     params_text,
     settings_text,
@@ -85,29 +83,36 @@ class ReplayComparison:
         return "\n".join([*lines, *(f"  {note}" for note in self.notes)])
 
 
-def compare_replay(old: Outcome, new: Outcome) -> ReplayComparison:
+def compare_replay(old: Outcome, new: Outcome, pooled: Point | None = None) -> ReplayComparison:
     """Compare a fresh launch of a trial with what was stored of it.
+
+    `pooled` holds the figures that `show` gives it, which may be those of several launches, or
+    of fresh launches alone; without it the trial's own count.
 
     Raises:
         InputError: the stored trial was not measured.
     """
     if not old.values:
         raise InputError(f"trial {old.number} was not measured: nothing to compare with")
+    values, spread = (pooled.values, pooled.spread) if pooled else (old.values, old.spread)
     new_values = new.values or {}
     ratios = {
         name: ratio_of(
-            old.values[name],
-            old.spread.get(name, 0.0),
-            new_values[name],
-            new.spread.get(name, 0.0),
+            values[name], spread.get(name, 0.0), new_values[name], new.spread.get(name, 0.0)
         )
         for name in OBJECTIVES
-        if name in old.values and name in new_values
+        if name in values and name in new_values
     }
-    return ReplayComparison(old.number, ratios, tuple(_replay_notes(old, new)))
+    launches = pooled.launches if pooled else (old.number,)
+    return ReplayComparison(old.number, ratios, tuple(_replay_notes(old, new, launches)))
 
 
-def _replay_notes(old: Outcome, new: Outcome) -> Iterator[str]:
+def _replay_notes(old: Outcome, new: Outcome, launches: Sequence[int]) -> Iterator[str]:
+    if tuple(launches) != (old.number,):
+        trials = "trial" if len(launches) == 1 else "trials"
+        yield f"compared with the confirmed figures, those of {trials} " + (
+            ", ".join(map(str, launches))
+        )
     if new.failure is not None:
         yield f"this time it failed: {new.failure.kind} during {new.failure.phase}: " + (
             new.failure.cause
@@ -177,7 +182,7 @@ def compare_runs(a: Run, b: Run) -> Comparison:
     return Comparison(
         a=_title(a, b),
         b=_title(b, a),
-        differences=tuple(_differences(a, b)),
+        differences=tuple(run_differences(a, b)),
         pairs=pairs,
         flips=tuple(flip for name in OBJECTIVES for flip in _flips(name, a, b, pairs)),
         only_failed_in=failed,
@@ -226,44 +231,6 @@ def _flips(name: str, a: Run, b: Run, pairs: Sequence[Pair]) -> Iterator[Flip]:
             yield Flip(name, a2.number, a1.number)
 
 
-def _differences(a: Run, b: Run) -> Iterator[str]:
-    versions = (engine_versions(a), engine_versions(b))
-    for engine in sorted({*versions[0], *versions[1]}):
-        one, two = (version.get(engine, "not used") for version in versions)
-        if one != two:
-            yield f"{engine}: {one} in A, {two} in B"
-    yield from _differing(_settings(a), _settings(b), "machine")
-    yield from _workload_differences(a, b)
-
-
-def _settings(run: Run) -> Mapping[str, Any]:
-    settings = run.machine.get("settings")
-    return settings if isinstance(settings, Mapping) else {}
-
-
-def _workload_differences(a: Run, b: Run) -> Iterator[str]:
-    """Prompts differ if they hold something else, whatever the two files are called."""
-    (workload, prompts), (other, other_prompts) = _workload(a), _workload(b)
-    yield from _differing(workload, other, "workload")
-    if not prompts.are(other_prompts):
-        yield f"workload prompts: {prompts} in A, {other_prompts} in B"
-
-
-def _workload(run: Run) -> tuple[Mapping[str, Any], Prompts]:
-    workload = dict(run.experiment.get("workload") or {})
-    written = str(workload.pop("prompts", SHIPPED))
-    return workload, prompts_of(RunDir(run.path), written)
-
-
-def _differing(a: Any, b: Any, place: str) -> Iterator[str]:
-    """Leaves in which two JSON documents differ."""
-    if isinstance(a, Mapping) and isinstance(b, Mapping):
-        for name in [*a, *(name for name in b if name not in a)]:
-            yield from _differing(a.get(name), b.get(name), f"{place} {name}")
-    elif a != b:
-        yield f"{place}: {a} in A, {b} in B"
-
-
 def comparison_document(comparison: Comparison) -> dict[str, Any]:
     """The comparison as plain data for `--json`."""
     return asdict(comparison)
@@ -279,7 +246,7 @@ def _comparison_lines(comparison: Comparison) -> Iterator[str]:
     yield ""
     yield from (f"- {difference}" for difference in comparison.differences)
     if not comparison.differences:
-        yield "- machine, engine versions and workload are the same"
+        yield "- machine, engine versions, fixed arguments and workload are the same"
     yield ""
     for pair in comparison.pairs:
         yield f"trial {pair.a} in A, {pair.b} in B: {_pair_text(pair, comparison.pairs[0])}"

@@ -56,7 +56,7 @@ def _replay(run: Run, number: int) -> ReplayComparison:
     if new.values is None:
         why = new.failure.cause if new.failure is not None else "; ".join(new.warnings)
         raise NoFeasibleTrial(f"trial {number} failed this time: {why or new.state}")
-    return compare_replay(old, new)
+    return compare_replay(old, new, run.point(number))
 
 
 def _gpus(machine: Machine, wanted: int) -> tuple[int, ...]:

@@ -106,6 +106,22 @@ def test_prompts_differ_by_what_they_hold(
     assert list(compare_runs(a, b).differences) == said
 
 
+def test_what_the_experiment_files_fix_is_named_where_it_differs(tmp_path: Path) -> None:
+    section = EXPERIMENT["engines"]["sglang"]
+    args = section["args"] | {"tp-size": 4}
+    other = {"sglang": section | {"args": args, "env": {"NCCL_DEBUG": "WARN"}}}
+    a = read_run(write_run(tmp_path / "a", baseline()))
+    b = read_run(write_run(tmp_path / "b", baseline(), experiment=EXPERIMENT | {"engines": other}))
+    differences = [
+        "sglang args tp-size: 8 in A, 4 in B",
+        "sglang env NCCL_DEBUG: None in A, WARN in B",
+    ]
+    assert list(compare_runs(a, b).differences) == differences
+    alike = "machine, engine versions, fixed arguments and workload are the same"
+    assert alike not in comparison_text(compare_runs(a, b))
+    assert alike in comparison_text(compare_runs(a, a))
+
+
 def test_what_failed_on_one_side_only_is_named(tmp_path: Path) -> None:
     a = write_run(tmp_path / "a", failed(0))
     b = write_run(tmp_path / "b", baseline())

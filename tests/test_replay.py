@@ -30,6 +30,30 @@ def test_prompts_that_the_run_was_not_made_with_are_refused(
     assert f"holds other prompts than {other}" in capsys.readouterr().err
 
 
+def test_a_confirmed_trial_is_compared_with_its_confirmed_figures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Those that `show` and `export` give; the first launch was partly luck."""
+    run = write_run(
+        tmp_path / "run",
+        baseline(),
+        measured(1, 95, 1500),
+        measured(2, 90, 1400, purpose="finalist", repeats=1),
+        experiment=EXPERIMENT | {"gpus_per_trial": 0},
+    )
+
+    async def launched(plan: TrialPlan, gpus: tuple[int, ...]) -> Outcome:
+        return measured(plan.number, 90.1, 1401, repeats=plan.repeats)
+
+    monkeypatch.setattr(replay, "run_trial", launched)
+    with pytest.raises(SystemExit):
+        main(["replay", str(run), "--trial", "1"])
+    text = capsys.readouterr().out
+    assert "trial 1, launched again: the same within the spread" in text
+    assert "single stream: 90.0 → 90.1 tok/s" in text
+    assert "compared with the confirmed figures, those of trial 2" in text
+
+
 def test_the_run_is_read_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
