@@ -173,7 +173,7 @@ def process_name(pid: int) -> str:
     """A process's name as a person knows it, "?" if it is gone or hidden."""
     try:
         words = psutil.Process(pid).cmdline()
-        return " ".join(words)[:80] or psutil.Process(pid).name()
+        return " ".join(words).strip()[:80] or psutil.Process(pid).name()
     except psutil.Error:
         return "?"
 

@@ -6,6 +6,7 @@ import contextlib
 import os
 import resource
 import shutil
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -20,6 +21,8 @@ from autotune.records import Frozen
 
 _PCI = Path("/sys/bus/pci/devices")
 _SHM_NAMES = ("sglang", "vllm", "psm_", "nccl-", "sem.mp-", "torch_")
+_REAPER = b"autotune/reaper.py"
+_LEFT_SECONDS = 1.0
 
 
 class Marked(Frozen):
@@ -28,7 +31,7 @@ class Marked(Frozen):
     pid: int
     name: str
     mark: str
-    supervised: bool  # its reaper lives
+    supervised: bool  # its trial's reaper lives
 
 
 class EngineFound(Frozen):
@@ -81,7 +84,7 @@ def read_host(machine: Machine, commands: Mapping[str, Sequence[str]]) -> Readin
         numa_nodes=len(list(Path("/sys/devices/system/node").glob("node[0-9]*"))) or 1,
         numa_balancing=_flag(Path("/proc/sys/kernel/numa_balancing")),
         governor=_text(Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")),
-        marked=_marked(),
+        marked=marked_processes(),
         shared_memory=_left_in_shared_memory(),
         free_bytes=_free_space(),
         shared_memory_bytes=_size(Path("/dev/shm")),
@@ -98,17 +101,47 @@ def _engine(name: str, command: Sequence[str]) -> EngineFound:
     return EngineFound(name=name, program=command[0], found=found, versions=versions)
 
 
-def _marked() -> tuple[Marked, ...]:
+def marked_processes() -> tuple[Marked, ...]:
+    """The living processes that carry a trial's mark.
+
+    Who seems to be left is looked at again a little later: what a killed reaper leaves, its driver
+    ends at once, and nobody is told to kill it.
+    """
+    found = _look_at_marked()
+    if all(process.supervised for process in found):
+        return found
+    time.sleep(_LEFT_SECONDS)
+    return _look_at_marked()
+
+
+def _look_at_marked() -> tuple[Marked, ...]:
     table = reaper.process_table()
-    reapers = {pid for pid in table if "autotune/reaper.py" in process_name(pid)}
+    reapers = {pid for pid in table if is_reaper(pid)}
     owned = {pid for owner in reapers for pid in reaper.descendants(owner, table)}
-    found = []
-    for pid, (_, _, state) in sorted(table.items()):
-        mark = None if state in "ZX" else reaper.mark_of(pid)
-        if mark is not None:
-            name = process_name(pid)
-            found.append(Marked(pid=pid, name=name, mark=mark, supervised=pid in owned))
-    return tuple(found)
+    marks = {
+        pid: mark
+        for pid, (_, _, state) in sorted(table.items())
+        if state not in "ZX" and (mark := reaper.mark_of(pid)) is not None
+    }
+    # By mark, as the reaper itself ends them: who left its tree is its trial's all the same.
+    running = {mark for pid, mark in marks.items() if pid in owned}
+    return tuple(
+        Marked(pid=pid, name=process_name(pid), mark=mark, supervised=mark in running)
+        for pid, mark in marks.items()
+    )
+
+
+def is_reaper(pid: int) -> bool:
+    """Whether a process is a reaper, wherever autotune is installed.
+
+    By its whole command line: `process_name` cuts long ones, and the path of an interpreter in a
+    virtual environment is often long enough.
+    """
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    return any(word.endswith(_REAPER) for word in words)
 
 
 def _left_in_shared_memory() -> tuple[tuple[str, int], ...]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from autotune import reaper
 from autotune.leash import PROCESSES_NAME
 from autotune.machine import open_machine, port_owners, process_name
+from autotune.readings import is_reaper
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ def leftovers(trials: Path, ledger: Path | None = None, *, reapers: bool = True)
     pids = in_sessions(fact["server"] for fact in facts)
     for fact in facts:
         pids |= marked(fact["mark"])
-        if reapers and "autotune/reaper.py" in process_name(fact["reaper"]):
+        if reapers and is_reaper(fact["reaper"]):
             pids.add(fact["reaper"])
     ports = [fact["port"] for fact in facts]
     held = {port: owners for port in ports if (owners := port_owners(port) & pids)}
