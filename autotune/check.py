@@ -12,7 +12,7 @@ from typing import Any
 from autotune import masking
 from autotune.engines.base import Engine, Place
 from autotune.engines.launch import build_launch
-from autotune.engines.preflight import preflight
+from autotune.engines.preflight import Answer, ask
 from autotune.engines.registry import engine_named
 from autotune.experiment import Experiment, estimated_hours, load_experiment
 from autotune.prompt_file import NoPromptFile, with_readable_prompts
@@ -65,15 +65,25 @@ def _missing_prompts(experiment: Experiment, path: Path) -> NoPromptFile | None:
 
 
 def preflight_lines(path: Path) -> Iterator[str]:
-    """What each engine's own parser says about each known-good configuration."""
+    """What each engine's own parser says about each known-good configuration.
+
+    An engine that could not be asked is one line, however many configurations it has.
+    """
     experiment = load_experiment(path)
     space = Space(experiment)
+    said = set()
     for index, params in enumerate(space.known_good):
         launch, engine = _launch(experiment, space, params, index)
-        refused = asyncio.run(preflight(engine, launch))
-        known = engine.preflight(launch) is not None
-        verdict = "not refused" if known else f"{engine.name} cannot be asked without a launch"
-        yield f"known_good[{index}]: {f'refused: {refused.cause}' if refused else verdict}"
+        line = _said_by(engine, asyncio.run(ask(engine, launch)), f"known_good[{index}]")
+        if line not in said:
+            said.add(line)
+            yield line
+
+
+def _said_by(engine: Engine, answer: Answer, what: str) -> str:
+    if answer.unasked is not None:
+        return f"{engine.name} could not be asked: {answer.unasked}"
+    return f"{what}: refused: {answer.refused.cause}" if answer.refused else f"{what}: not refused"
 
 
 def _launch(

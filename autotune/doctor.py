@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
 from autotune.machine import open_machine
-from autotune.readings import Readings, read_host
+from autotune.readings import EngineFound, Readings, read_host
 from autotune.records import Frozen
 
 Level = Literal["error", "warning", "note", "ok"]
@@ -19,6 +19,7 @@ _MIN_CACHE_BYTES = 20 * _GIB
 _MIN_SHM_BYTES = 8 * _GIB
 _MIN_OPEN_FILES = 65_536
 _HELD_BYTES = 600 * 2**20  # more than a driver's own context
+_PACKAGED = ("sglang", "vllm")  # engines that are a Python package of their name
 
 
 class Finding(Frozen):
@@ -219,12 +220,28 @@ def engines(readings: Readings) -> Iterator[Finding]:
                 fix="install it, or write the path of its interpreter as the command",
             )
             continue
+        if _without_its_package(engine):
+            yield Finding(
+                level="warning",
+                title=f"{engine.name}: {engine.program} has no {engine.name} installed",
+                why="every trial of this engine would end as it imports it",
+                fix="install it there, or write the path of its interpreter as the command",
+            )
+            continue
         shown = (engine.name, f"{engine.name}-cpu", "torch", "flashinfer-python")
         parts = [f"{name} {engine.versions[name]}" for name in shown if name in engine.versions]
         nccl = [v for name, v in engine.versions.items() if name.startswith("nvidia-nccl")]
         parts += [f"NCCL {version}" for version in nccl]
         unknown = f"{engine.program}, version unknown"
         yield Finding(level="ok", title=f"{engine.name}: {', '.join(parts) or unknown}")
+
+
+def _without_its_package(engine: EngineFound) -> bool:
+    """Whether the interpreter answered, without naming the engine's package."""
+    packages = {engine.name, f"{engine.name}-cpu"}
+    return (
+        engine.name in _PACKAGED and bool(engine.versions) and packages.isdisjoint(engine.versions)
+    )
 
 
 def memory(readings: Readings) -> Iterator[Finding]:

