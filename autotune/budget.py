@@ -38,7 +38,7 @@ def reason_to_stop(
 ) -> str | None:
     """Why no further trial may be started, or None."""
     if len(searched(outcomes)) + running >= budget.trials:
-        return f"{budget.trials} trials"
+        return f"{budget.trials} trial{'' if budget.trials == 1 else 's'}"
     if budget.hours is not None:
         spent = spent_seconds(outcomes, slots)
         expected = trial_seconds(outcomes) or 0.0

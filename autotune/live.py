@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -14,6 +15,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from autotune.caveats import caveats
 from autotune.errors import InputError
 from autotune.records import Phase, Progress
 from autotune.rundir import Run, RunDir, read_run
@@ -40,7 +42,9 @@ class _Closing:
     """The last lines, the same in every view."""
 
     def closing_lines(self, end: SearchEnd) -> list[str]:
-        lines = [f"done: {end.reason}", *_front_lines(end.last)]
+        # Its own process still lives, and writes nothing any more.
+        run = replace(read_run(end.run.path), status={})
+        lines = [f"done: {end.reason}", *_front_lines(end.last), *caveats(run)]
         if end.last.simulated:
             lines.insert(0, SIMULATION)
         return [
@@ -220,14 +224,16 @@ def status_text(run: Run) -> str:
     if not run.status:
         return f"{run.name}: nothing has been written yet"
     state = Snapshot.model_validate(run.status)
+    if run.finished:
+        state = state.model_copy(update={"eta_seconds": None})
     lines = [summary_line(state)]
     if run.live:
         lines += [progress_line(progress) for progress in state.running]
     else:
         reason = run.summary.get("reason", "its process is gone; --resume continues")
-        lines.append(f"not running: {reason}")
+        lines.append(f"{'finished' if run.finished else 'not running'}: {reason}")
     notes = [f"note: {note}" for note in state.notes]
-    return "\n".join([*lines, *notes, *_front_lines(state)])
+    return "\n".join([*lines, *notes, *_front_lines(state), *caveats(run)])
 
 
 def print_log(path: Path, trial: int | None, follow: bool) -> None:

@@ -142,6 +142,12 @@ class Run:
         pid = self.status.get("pid")
         return isinstance(pid, int) and Path(f"/proc/{pid}").exists()
 
+    @property
+    def finished(self) -> bool:
+        """Whether its last search came to its own end, confirmation included."""
+        ended = self.summary.get("finished") is True and not self.status.get("running")
+        return ended and not self.live
+
     def outcome(self, number: int) -> Outcome:
         """The outcome of one trial; an unknown number is an InputError that names the known."""
         if number in self._by_number:

@@ -171,17 +171,18 @@ async def _conduct(
         outcomes=opened.outcomes,
     )
     _stop_on_signals(conductor)
-    reason = "failed"
+    reason, finished = "failed", False
     try:
         with loss_explained():
             reason = await conductor.conduct()
+        finished = conductor.stopping is None
     except StudyError as error:
         reason = str(error)
         raise
     finally:
         last = snapshot(conductor)
-        summary = {"reason": reason, "seed": options.seed, "notes": hosts.notes}
-        write_json(opened.run.summary_json, summary)
+        summary = {"reason": reason, "finished": finished, "seed": options.seed}
+        write_json(opened.run.summary_json, summary | {"notes": hosts.notes})
         _show(opened.run, last, show)
         ray.shutdown()
     _raise_if_fruitless(conductor, reason)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from autotune.caveats import caveats
 from autotune.records import OBJECTIVES, PEAK, SINGLE, Outcome
 from autotune.rundir import Run
 from autotune.verdict import (
+    baseline_point,
     changes_of,
     engine_versions,
     failure_groups,
@@ -87,7 +89,11 @@ def show_tables(run: Run) -> list[RenderableType]:
     parts: list[RenderableType] = [Text(summary_line(run), style="bold")]
     parts += [Text(problem, style="yellow") for problem in run.problems]
     if run.points:
-        parts += [Text(), _front_table(run), *_change_lines(run)]
+        parts += [Text(), _front_table(run)]
+    if notes := caveats(run):
+        parts += [*(Text(note, style="yellow") for note in notes), Text()]
+    if run.points:
+        parts += _change_lines(run)
     if any(outcome.failure for outcome in run.outcomes):
         parts.append(_failure_table(run))
     if any(outcome.warnings for outcome in run.outcomes):
@@ -126,13 +132,20 @@ def _front_table(run: Run) -> Table:
 
 
 def _change_lines(run: Run) -> list[RenderableType]:
-    """What each member changes, in lines of its own: too long for a column of a terminal."""
+    """What each member changes, in lines of its own: too long for a column of a terminal.
+
+    Without a baseline that was measured, all that it sets.
+    """
     from rich.text import Text
 
-    lines: list[RenderableType] = [Text("against the baseline", style="bold")]
+    compared = baseline_point(run) is not None
+    heading = "against the baseline" if compared else "settings"
+    lines: list[RenderableType] = [Text(heading, style="bold")]
     for row in front_rows(run):
         number = row.point.number
-        if number == run.baseline:
+        if not compared:
+            lines.append(_indented(f"{number} is {_params(run, number)}"))
+        elif number == run.baseline:
             lines.append(_indented(f"{number} is the baseline: {_params(run, number)}"))
         else:
             lines.append(_indented(f"{number} sets {settings_text(row.changes)}"))
@@ -198,6 +211,8 @@ def _trial_line(number: str, state: str, single: str = "", peak: str = "", took:
 def _difference(run: Run, outcome: Outcome) -> str:
     if outcome.repeats is not None or outcome.number == run.baseline:
         return ""
+    if run.baseline is None:
+        return params_text(outcome.params)
     return settings_text(changes_of(run, outcome.number))
 
 

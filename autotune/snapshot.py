@@ -109,6 +109,8 @@ def _ended(study: Conductor, outcome: Outcome) -> str:
         failure = outcome.failure
         cause = failure.cause[:_CAUSE_LENGTH]
         return f"trial {outcome.number}{role}: {failure.kind} during {failure.phase}: {cause}"
+    if outcome.state == "interrupted":
+        return f"trial {outcome.number}{role}: interrupted"
     if outcome.state == "lost":
         why = outcome.warnings[0][:_CAUSE_LENGTH] if outcome.warnings else "nobody knows why"
         return f"trial {outcome.number}{role}: lost with {outcome.host}: {why}"

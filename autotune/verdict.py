@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from autotune.front import Point, front_of, knee_of
+from autotune.front import Point, front_of, is_measured, knee_of
 from autotune.records import OBJECTIVES, PEAK, SINGLE, Outcome, Value
 from autotune.rundir import Run
 
@@ -87,6 +87,14 @@ def _gains(point: Point, baseline: Point | None) -> dict[str, float]:
 
 def baseline_point(run: Run) -> Point | None:
     return run.point(run.baseline) if run.baseline is not None else None
+
+
+def without_gains(run: Run) -> str:
+    """Why no gains can be given, in a clause; "" if they can, or nothing was to be compared yet."""
+    if run.baseline is None or baseline_point(run) is not None:
+        return ""
+    again = " when launched again" if is_measured(run.outcome(run.baseline)) else ""
+    return f"the baseline (trial {run.baseline}) failed{again}: no gains can be given"
 
 
 def changes_of(run: Run, number: int) -> tuple[Change, ...]:

@@ -31,6 +31,7 @@ def test_running_trials_count_against_the_trials_asked() -> None:
     done = [outcome(n) for n in range(8)]
     assert reason_to_stop(Budget(trials=10), done, running=1, slots=1) is None
     assert reason_to_stop(Budget(trials=10), done, running=2, slots=1) == "10 trials"
+    assert reason_to_stop(Budget(trials=1), done[:1], running=0, slots=1) == "1 trial"
 
 
 def test_lost_trials_and_confirmations_do_not_count_as_trials() -> None:

@@ -89,6 +89,10 @@ def test_every_command_that_shows_a_simulated_figure_says_so(run: Path) -> None:
     json.loads(autotune("explain", run, "--json").stdout)
 
 
+def test_a_search_that_is_over_is_said_to_be(run: Path) -> None:
+    assert "finished: 6 trials" in autotune("status", run).stdout.splitlines()
+
+
 def test_the_front_and_the_baseline_were_launched_again(run: Path) -> None:
     outcomes = [json.loads(path.read_text()) for path in sorted(run.glob("trials/*/outcome.json"))]
     repeats = {o["repeats"] for o in outcomes if o["purpose"] == "finalist"}

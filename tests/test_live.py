@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-from autotune import live
+from autotune import live, snapshot
 from autotune.errors import InputError
 from autotune.live import (
     PlainView,
@@ -22,8 +24,9 @@ from autotune.live import (
 )
 from autotune.records import Phase, Progress
 from autotune.rundir import RunDir, read_run, write_json
+from autotune.search import SearchEnd
 from autotune.snapshot import FrontRow, Snapshot
-from tests.runs import baseline, measured, write_run
+from tests.runs import baseline, failed, measured, write_run
 
 BASELINE = FrontRow(number=0, single_stream_tok_s=78.2, peak_tok_s=1070, params="the baseline")
 BETTER = FrontRow(
@@ -151,3 +154,45 @@ def test_the_newest_log_is_printed_and_a_missing_one_is_named(
     assert capsys.readouterr().out == "ready\n"
     with pytest.raises(InputError, match=r"trial 0 has no server\.log"):
         print_log(path, 0, follow=False)
+
+
+def test_a_finished_search_has_no_time_left(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "run", baseline())
+    place = RunDir(path)
+    write_json(place.status_json, state())
+    write_json(place.summary_json, {"reason": "3 trials", "finished": True})
+    text = status_text(read_run(path))
+    assert "finished: 3 trials" in text.splitlines()
+    assert "left" not in text
+    write_json(place.summary_json, {"reason": "interrupted", "finished": False})
+    assert "not running: interrupted" in status_text(read_run(path))
+
+
+def test_a_search_that_was_killed_when_continued_is_not_finished(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "run", baseline())
+    write_json(RunDir(path).summary_json, {"reason": "3 trials", "finished": True})
+    write_json(RunDir(path).status_json, state(running=(Progress(trial=3, phase=Phase.LOAD),)))
+    assert "not running" in status_text(read_run(path))
+
+
+def test_the_end_says_what_the_front_does_not(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "run", failed(0, purpose="baseline"), measured(1, 90, 1400))
+    last = state(pid=os.getpid(), baseline=None)
+    write_json(RunDir(path).status_json, last)  # as search itself sees it
+    write_json(RunDir(path).summary_json, {"reason": "2 trials", "finished": True})
+    lines = PlainView().closing_lines(SearchEnd(RunDir(path), "2 trials", last))
+    assert "the baseline (trial 0) failed: no gains can be given" in lines
+    once = "launched once so far: trial 1; the same search with --resume launches it again"
+    assert once in lines
+    assert once in status_lines(path)
+
+
+def status_lines(path: Path) -> list[str]:
+    write_json(RunDir(path).status_json, state(baseline=None))
+    return status_text(read_run(path)).splitlines()
+
+
+def test_an_interrupted_trial_is_told_as_one() -> None:
+    study: Any = SimpleNamespace(outcomes=[baseline()])
+    cut_off = measured(14, 0, 0, state="interrupted", values=None)
+    assert snapshot._ended(study, cut_off) == "trial 14: interrupted"

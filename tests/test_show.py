@@ -101,3 +101,20 @@ def test_a_kind_of_warning_is_shown_once_with_the_trials_that_gave_it(tmp_path: 
 
 def test_a_run_without_warnings_has_no_heading_for_them(tmp_path: Path) -> None:
     assert "Warnings" not in rendered(write_run(tmp_path / "run", baseline()))
+
+
+def test_a_front_without_a_measured_baseline_is_compared_with_nothing(tmp_path: Path) -> None:
+    first = failed(0, purpose="baseline")
+    text = rendered(write_run(tmp_path / "run", first, measured(1, 90, 1400)))
+    assert "the baseline (trial 0) failed: no gains can be given" in text
+    assert "against the baseline" not in text
+    (settings,) = [line for line in text.splitlines() if line.startswith("  1 is ")]
+    assert "attention_backend=flashinfer" in settings  # all of it, not what differs from nothing
+
+
+def test_a_run_without_a_baseline_shows_whole_configurations(tmp_path: Path) -> None:
+    text = rendered(write_run(tmp_path / "run", measured(1, 90, 1400)))
+    assert "nothing" not in text
+    assert (
+        text.count("attention_backend=flashinfer num_steps=0") == 2
+    )  # the front's and the trial's

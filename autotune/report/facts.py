@@ -33,6 +33,7 @@ from autotune.verdict import (
     number_text,
     summary_line,
     warning_groups,
+    without_gains,
 )
 from autotune.worth import worth_of, worth_text
 
@@ -161,7 +162,8 @@ def _verdict(run: Run) -> Iterator[str]:
         yield "No configuration was measured."
         return
     if baseline_point(run) is None:
-        yield "The baseline was not measured, so gains cannot be given."
+        why = without_gains(run) or "there is no baseline: no gains can be given"
+        yield f"{why[0].upper()}{why[1:]}."
     for name, row in ((SINGLE, rows[0]), (PEAK, rows[-1])):
         yield f"{_best_text(name, row)} (trial {row.point.number})."
 

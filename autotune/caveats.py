@@ -1,0 +1,51 @@
+"""What one must know before one believes a front: no baseline, members launched once."""
+
+from __future__ import annotations
+
+from pydantic import ValidationError
+
+from autotune.confirmation import to_confirm
+from autotune.experiment import Confirm
+from autotune.front import front_of
+from autotune.rundir import Run
+from autotune.verdict import trials_text, without_gains
+
+
+def caveats(run: Run) -> list[str]:
+    """A line each; none for a front that is confirmed and has a baseline."""
+    return [line for line in (without_gains(run), *_launched_once(run)) if line]
+
+
+def _launched_once(run: Run) -> list[str]:
+    """The front's members that carry the luck of one launch, and what becomes of them.
+
+    A confirmation can bring other members to the front; the next one launches those. Before a
+    search has come to its end it is not known which members will be there then.
+    """
+    confirm = _confirm(run)
+    once = [p.number for p in front_of(run.points) if p.claimed is None and len(p.launches) == 1]
+    if not once or confirm is None or not (confirm.finalists and confirm.relaunches):
+        return []
+    if not run.finished:
+        return [f"launched once so far: {trials_text(once)}"]
+    waiting = {outcome.number for outcome in to_confirm(confirm, run.outcomes, seed=0)}
+    next_ones = [number for number in once if number in waiting]
+    others = [number for number in once if number not in waiting]
+    lines = []
+    if next_ones:
+        then = "the same search with --resume launches "
+        then += "it again" if len(next_ones) == 1 else "them again"
+        lines.append(f"launched once so far: {trials_text(next_ones)}; {then}")
+    if others:
+        lines.append(
+            f"launched once: {trials_text(others)} (confirm.finalists: {confirm.finalists})"
+        )
+    return lines
+
+
+def _confirm(run: Run) -> Confirm | None:
+    """None where the run's experiment cannot be read."""
+    try:
+        return Confirm.model_validate(run.experiment.get("confirm") or {})
+    except ValidationError:
+        return None

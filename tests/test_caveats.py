@@ -1,0 +1,89 @@
+"""What is said about a front that cannot be taken as it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autotune.caveats import caveats
+from autotune.confirmation import to_confirm
+from autotune.experiment import Confirm
+from autotune.records import Outcome
+from autotune.rundir import RunDir, read_run, write_json
+from tests.runs import EXPERIMENT, baseline, failed, measured, write_run
+
+OVER = {"reason": "5 trials", "finished": True}
+
+
+def said(path: Path, *outcomes: Outcome, summary: Any = OVER, **confirm: int) -> list[str]:
+    write_run(path, *outcomes, experiment={**EXPERIMENT, "confirm": confirm})
+    write_json(RunDir(path).summary_json, summary)
+    return caveats(read_run(path))
+
+
+def again(number: int, first: int, single: float, peak: float) -> Outcome:
+    return measured(number, single, peak, purpose="finalist", repeats=first)
+
+
+CONFIRMED = (baseline(), again(10, 0, 80, 1500))
+NEW_MEMBERS = (
+    *CONFIRMED,
+    measured(1, 120, 900),  # it was the front's end, and is now behind trial 2
+    measured(2, 110, 1000),
+    measured(3, 90, 1600),
+    again(11, 1, 100, 900),
+    again(12, 3, 90, 1600),
+)
+
+
+def test_members_that_the_confirmation_brought_are_named(tmp_path: Path) -> None:
+    (line,) = said(tmp_path / "run", *NEW_MEMBERS)
+    assert line == (
+        "launched once so far: trial 2; the same search with --resume launches it again"
+    )
+
+
+def test_what_is_named_is_what_a_resumed_search_launches(tmp_path: Path) -> None:
+    assert said(
+        tmp_path / "run", *NEW_MEMBERS, measured(4, 85, 1700), finalists=2, relaunches=1
+    ) == ["launched once so far: trials 2, 4; the same search with --resume launches them again"]
+    launched = to_confirm(Confirm(finalists=2), (*NEW_MEMBERS, measured(4, 85, 1700)), seed=0)
+    assert {outcome.number for outcome in launched} == {2, 4}
+
+
+def test_members_that_are_no_finalists_stay_as_they_are(tmp_path: Path) -> None:
+    middle = measured(5, 100, 1200)
+    lines = said(tmp_path / "run", *NEW_MEMBERS, middle, finalists=2, relaunches=1)
+    assert lines == [
+        "launched once so far: trial 2; the same search with --resume launches it again",
+        "launched once: trial 5 (confirm.finalists: 2)",
+    ]
+
+
+@pytest.mark.parametrize("off", [{"finalists": 0}, {"relaunches": 0}])
+def test_nothing_is_said_where_nothing_is_confirmed(tmp_path: Path, off: dict[str, int]) -> None:
+    assert said(tmp_path / "run", *NEW_MEMBERS, **off) == []
+
+
+def test_a_search_that_is_not_over_may_still_find_others(tmp_path: Path) -> None:
+    stopped = {"reason": "interrupted", "finished": False}
+    assert said(tmp_path / "run", *NEW_MEMBERS, summary=stopped) == [
+        "launched once so far: trial 2"
+    ]
+
+
+def test_a_confirmed_front_needs_no_word(tmp_path: Path) -> None:
+    assert said(tmp_path / "run", *NEW_MEMBERS, again(13, 2, 110, 1000)) == []
+
+
+def test_a_baseline_that_failed_is_named(tmp_path: Path) -> None:
+    first = failed(0, purpose="baseline")
+    assert said(tmp_path / "first", first) == [
+        "the baseline (trial 0) failed: no gains can be given"
+    ]
+    later = failed(10, purpose="finalist", repeats=0)
+    assert said(tmp_path / "later", baseline(), later) == [
+        "the baseline (trial 0) failed when launched again: no gains can be given"
+    ]
