@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import signal
 import subprocess
 import sys
 import uuid
@@ -13,9 +15,13 @@ import pytest
 
 import autotune
 from autotune.doctor import Finding, judge
+from autotune.leash import Leash
 from autotune.machine import process_name
 from autotune.readings import Marked, Readings, is_reaper, marked_processes
+from tests.census import marked
+from tests.patience import eventually
 from tests.searching import Study, ended, wait_for
+from tests.test_reaper import launch_in
 
 # As long as the paths of virtual environments are; shown names of processes are cut long before.
 LONG = "a-project-s-virtual-environment/lib/python3.11/site-packages-of-somebody-with-long-names"
@@ -79,6 +85,35 @@ def test_who_is_really_left_is_named_without_the_blanks_of_a_title(
     [finding] = findings_of(processes)
     assert (finding.level, finding.fix) == ("error", f"kill -KILL {pid}")
     assert not process_name(pid).endswith(" ")
+
+
+def test_who_is_ended_a_moment_later_was_not_left(
+    orphan: tuple[int, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pid, mark = orphan
+
+    def driver_ends_it(_: float) -> None:
+        os.kill(pid, signal.SIGKILL)
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+
+    monkeypatch.setattr("time.sleep", driver_ends_it)
+    assert of_trial(mark) == ()
+
+
+async def test_who_left_the_reapers_tree_is_still_its_trials(tmp_path: Path) -> None:
+    launch = launch_in(tmp_path, sys.executable, "-c", "import time; time.sleep(600)")
+    leash = Leash(launch, 1.0)
+    try:
+        await eventually(lambda: bool(marked(launch.mark)))
+        with subprocess.Popen(["sleep", "600"], env=os.environ | launch.env) as stray:
+            processes = await asyncio.to_thread(of_trial, launch.mark)
+            stray.kill()
+    finally:
+        leash.order_end(0.0)
+        await leash.gone
+        await leash.close()
+    assert {process.pid for process in processes} == {leash.server_pid, stray.pid}
+    assert all(process.supervised for process in processes)
 
 
 def test_no_other_process_is_a_reaper() -> None:
