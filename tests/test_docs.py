@@ -12,6 +12,7 @@ import yaml
 
 from autotune.engines.registry import ENGINES, engine_named
 from autotune.experiment import Experiment, load_experiment
+from autotune.export import ELSEWHERE
 from autotune.records import FailureKind, Outcome
 from autotune.trial import TrialPlan, run_trial
 from tests.runs import write_run
@@ -79,6 +80,19 @@ def test_the_example_is_about_sixty_lines() -> None:
 def test_the_tutorial_s_experiment_is_valid() -> None:
     experiment = load_experiment(DOCS / "tutorial.yaml")
     assert engine_named("sglang").name in experiment.engines
+
+
+def test_what_the_tutorial_teaches_is_measured_in_every_study_of_it() -> None:
+    """Whether 14 trials find speculation by themselves is luck."""
+    _, recommended = load_experiment(DOCS / "tutorial.yaml").known_good
+    assert recommended["num_steps"] == 3
+    assert recommended["attention_backend"] == "triton"
+
+
+def test_the_tutorial_exports_only_what_a_simulated_study_can_give() -> None:
+    commands = re.findall(r"^    autotune export .*", (DOCS / "tutorial.md").read_text(), re.M)
+    assert len(commands) > 2
+    assert not [line for line in commands if any(f"--format {name}" in line for name in ELSEWHERE)]
 
 
 def test_every_link_between_pages_arrives() -> None:

@@ -51,7 +51,6 @@ def export(run: Run, trial: int, format: str = "shell") -> Exported:
         raise InputError(
             f"trial {trial} is simulated: only a real study can be exported as {format}; "
             "--format shell starts the simulated server",
-            file=run.path,
             field="--format",
         )
     command = serve_command(run, outcome)
@@ -72,4 +71,4 @@ def export_text(
     return exported.text, exported.warnings
 
 
-__all__ = ["FORMATS", "PICKS", "Exported", "choose", "export", "export_text"]
+__all__ = ["ELSEWHERE", "FORMATS", "PICKS", "Exported", "choose", "export", "export_text"]
