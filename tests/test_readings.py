@@ -16,8 +16,8 @@ import pytest
 import autotune
 from autotune.doctor import Finding, judge
 from autotune.leash import Leash
-from autotune.machine import process_name
-from autotune.readings import Marked, Readings, is_reaper, marked_processes
+from autotune.machine import NoGpuMachine, process_name
+from autotune.readings import Marked, Readings, is_reaper, marked_processes, read_host
 from tests.census import marked
 from tests.patience import eventually
 from tests.searching import Study, ended, wait_for
@@ -119,3 +119,16 @@ async def test_who_left_the_reapers_tree_is_still_its_trials(tmp_path: Path) -> 
 def test_no_other_process_is_a_reaper() -> None:
     assert not is_reaper(os.getpid())
     assert not is_reaper(2**22 + 1)  # there is none
+
+
+def test_a_file_in_shared_memory_counts_by_the_memory_behind_it() -> None:
+    """A dead engine's ring of which it had touched one page."""
+    ring = Path("/dev/shm") / f"psm_autotune_{os.getpid()}"
+    try:
+        with ring.open("wb") as file:
+            file.write(b"x" * 4096)
+            file.truncate(2**28)
+        found = dict(read_host(NoGpuMachine(), {}).shared_memory)
+    finally:
+        ring.unlink()
+    assert found[ring.name] == 4096
