@@ -26,7 +26,9 @@ def to_confirm(confirm: Confirm, outcomes: Sequence[Outcome], seed: int) -> list
     numbers = {p.number for p in finalists(front_of(points_of(outcomes)), confirm.finalists)}
     if baseline is not None and baseline.state == "ok":
         numbers.add(baseline.number)
-    done = Counter(o.repeats for o in outcomes if o.purpose == "finalist")
+    # One that was interrupted or lost says nothing, and is made good.
+    conclusive = [o for o in outcomes if o.state in ("ok", "infeasible")]
+    done = Counter(o.repeats for o in conclusive if o.purpose == "finalist")
     missing = [n for n in sorted(numbers) for _ in range(confirm.relaunches - done[n])]
     random.Random(seed).shuffle(missing)
     by_number = {outcome.number: outcome for outcome in outcomes}

@@ -79,7 +79,8 @@ class Conductor:
         if self.stopping is None and failing_in_a_row(self.experiment.budget, self.outcomes):
             self.stopping = reason
         if self.stopping is None:
-            left_over = self.ledger.take_planned()  # known-good ones that the budget did not reach
+            # Known-good ones that the budget did not reach; finalists are chosen anew.
+            left_over = [p for p in self.ledger.take_planned() if p.purpose != "finalist"]
             self._plan_confirmation()
             await self._run_stage(self._next_planned)
             for planned in left_over:
