@@ -230,8 +230,10 @@ def explain(run: RunArgument, trial: TrialNumber = None, json_: Json = False) ->
     from autotune.rundir import read_run
 
     state = read_run(run)
-    document = explain_document(state, trial) if json_ else None
-    text = explain_text(state, trial) if document is None else json.dumps(document, indent=1)
+    if json_:
+        text = json.dumps(explain_document(state, trial), indent=1)
+    else:
+        text = explain_text(state, trial)
     _print_figures(text, json_, state)
 
 
@@ -297,8 +299,10 @@ def compare(
 
     runs = read_run(run_a), read_run(run_b)
     comparison = compare_runs(*runs)
-    document = comparison_document(comparison) if json_ else None
-    text = comparison_text(comparison) if document is None else json.dumps(document, indent=1)
+    if json_:
+        text = json.dumps(comparison_document(comparison), indent=1)
+    else:
+        text = comparison_text(comparison)
     _print_figures(text, json_, *runs)
 
 

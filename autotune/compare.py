@@ -23,6 +23,7 @@ from autotune.verdict import (
     number_text,
     params_text,
     settings_text,
+    trials_text,
 )
 
 # Settings that differ from launch to launch and say nothing about the configuration.
@@ -109,14 +110,9 @@ def compare_replay(old: Outcome, new: Outcome, pooled: Point | None = None) -> R
 
 def _replay_notes(old: Outcome, new: Outcome, launches: Sequence[int]) -> Iterator[str]:
     if tuple(launches) != (old.number,):
-        trials = "trial" if len(launches) == 1 else "trials"
-        yield f"compared with the confirmed figures, those of {trials} " + (
-            ", ".join(map(str, launches))
-        )
+        yield f"compared with the confirmed figures, those of {trials_text(launches)}"
     if new.failure is not None:
-        yield f"this time it failed: {new.failure.kind} during {new.failure.phase}: " + (
-            new.failure.cause
-        )
+        yield f"this time it failed: {new.failure}"
     if old.engine_version != new.engine_version:
         yield f"engine version: {old.engine_version} then, {new.engine_version} now"
     if old.machine and new.machine and old.machine != new.machine:
@@ -204,8 +200,12 @@ def _pairs(a: Run, b: Run) -> Iterator[Pair]:
         outcome = a.outcome(point.number)
         other = there.get(_params_key(outcome))
         if other is not None:
-            ratios = {name: _point_ratio(name, point, other) for name in OBJECTIVES}
-            yield Pair(outcome.params, point.number, other.number, ratios)
+            yield Pair(outcome.params, point.number, other.number, ratios_of(point, other))
+
+
+def ratios_of(one: Point, other: Point) -> dict[str, Ratio]:
+    """Objective -> `other` against `one`."""
+    return {name: _point_ratio(name, one, other) for name in OBJECTIVES}
 
 
 def _point_ratio(name: str, a: Point, b: Point) -> Ratio:
@@ -216,8 +216,7 @@ def _failed_only(run: Run, other: Run) -> Iterator[str]:
     measured = {_params_key(other.outcome(point.number)) for point in other.points}
     for outcome in run.outcomes:
         if outcome.failure is not None and _params_key(outcome) in measured:
-            failure = outcome.failure
-            yield f"trial {outcome.number}: {failure.kind} during {failure.phase}: {failure.cause}"
+            yield f"trial {outcome.number}: {outcome.failure}"
 
 
 def _flips(name: str, a: Run, b: Run, pairs: Sequence[Pair]) -> Iterator[Flip]:

@@ -91,7 +91,7 @@ class TrialFailed(TrialError):
     """
 
     def __init__(self, failure: Failure, partial: Measurement | None = None) -> None:
-        super().__init__(f"{failure.kind} during {failure.phase}: {failure.cause}")
+        super().__init__(str(failure))
         self.failure, self.partial = failure, partial
 
 

@@ -300,7 +300,7 @@ class Experiment(Section):
     def _check(self) -> Experiment:
         return checked(self)
 
-    def with_prompts(self, path: Path) -> Experiment:
+    def with_prompts(self, path: Path | str) -> Experiment:
         """The same with another prompt file."""
         workload = self.workload.model_copy(update={"prompts": str(path)})
         return self.model_copy(update={"workload": workload})

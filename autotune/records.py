@@ -122,6 +122,9 @@ class Failure(Frozen):
     cause: str
     excerpt: tuple[str, ...] = ()
 
+    def __str__(self) -> str:
+        return f"{self.kind} during {self.phase}: {self.cause}"
+
 
 class Launch(Frozen):
     """Everything needed to start one server by hand: also written as `launch.sh`."""

@@ -69,8 +69,8 @@ def _same_workload(run: Run, then: Experiment, now: Experiment) -> bool:
     """Prompts are compared by what they hold, not by what they are called."""
     name = now.workload.prompts
     prompts = prompts_of(RunDir(run.path), then.workload.prompts)
-    renamed = then.workload.model_copy(update={"prompts": name})
-    return renamed == now.workload and prompts.are(prompts_named(name, Path()))
+    renamed = then.with_prompts(name)
+    return renamed.workload == now.workload and prompts.are(prompts_named(name, Path()))
 
 
 def _experiment_of(run: Run) -> Experiment | None:

@@ -42,8 +42,7 @@ def space_changes(old: Experiment, new: Experiment, *, same_prompts: bool = Fals
     if same_prompts:
         now = new.workload.prompts
         compatible += _difference("workload.prompts", old.workload.prompts, now)
-        renamed = old.workload.model_copy(update={"prompts": now})
-        old = old.model_copy(update={"workload": renamed})
+        old = old.with_prompts(now)
     incompatible: list[str] = []
     for name in _STUDY_ONLY + _SPACE_ONLY:
         compatible += _difference(name, getattr(old, name), getattr(new, name))

@@ -8,7 +8,7 @@ from functools import lru_cache
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING, TypeAlias
 
-from autotune.compare import Ratio
+from autotune.compare import Ratio, ratios_of
 from autotune.explain.finding import (
     Case,
     Finding,
@@ -18,7 +18,7 @@ from autotune.explain.finding import (
     step_ms,
     unknown,
 )
-from autotune.explain.peers import Peer, parameters_about, peers, ratios_of
+from autotune.explain.peers import Peer, parameters_about, peers
 from autotune.records import SINGLE, Outcome, Value
 from autotune.rundir import Run
 from autotune.verdict import TITLES, gain_text, value_text

@@ -9,10 +9,9 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.compare import Ratio, ratio_of
 from autotune.explain.finding import Case
 from autotune.front import Point, is_measured
-from autotune.records import OBJECTIVES, Outcome
+from autotune.records import Outcome
 from autotune.rundir import Run
 from autotune.verdict import Change, differences
 
@@ -52,14 +51,6 @@ def parameters_about(run: Run, *words: str) -> frozenset[str]:
         for name, definition in parameters.items()
         if any(word in repr(definition).lower() for word in words)
     )
-
-
-def ratios_of(one: Point, other: Point) -> dict[str, Ratio]:
-    """Objective -> `other` against `one`."""
-    return {
-        name: ratio_of(one.values[name], one.spread[name], other.values[name], other.spread[name])
-        for name in OBJECTIVES
-    }
 
 
 def peers(case: Case, allowed: frozenset[str], accept: Callable[[Outcome], bool]) -> Iterator[Peer]:

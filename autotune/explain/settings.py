@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import takewhile
 
+from autotune.compare import ratios_of
 from autotune.explain.decode import GRAPH, GRAPHS_OFF
 from autotune.explain.finding import (
     Case,
@@ -16,7 +17,7 @@ from autotune.explain.finding import (
     peaks_of_front_ends,
     unknown,
 )
-from autotune.explain.peers import peers, ratios_of
+from autotune.explain.peers import peers
 from autotune.verdict import value_text
 
 

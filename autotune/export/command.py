@@ -240,8 +240,7 @@ def _warnings(run: Run, outcome: Outcome, secrets: Iterable[str]) -> Iterator[st
 def _without_figures(outcome: Outcome) -> str:
     if outcome.failure is None:
         return "this trial has no complete measurement, or failed when launched again"
-    failure = outcome.failure
-    return f"trial {outcome.number} failed: {failure.kind} during {failure.phase}: {failure.cause}"
+    return f"trial {outcome.number} failed: {outcome.failure}"
 
 
 def _is_override(text: str, outcome: Outcome) -> bool:
