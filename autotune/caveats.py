@@ -19,8 +19,8 @@ def caveats(run: Run) -> list[str]:
 def _launched_once(run: Run) -> list[str]:
     """The front's members that carry the luck of one launch, and what becomes of them.
 
-    A confirmation can bring other members to the front; the next one launches those. Before a
-    search has come to its end it is not known which members will be there then.
+    What a confirmation had to leave at its bound, a resumed search launches. Before a search has
+    come to its end it is not known which members will be there then.
     """
     confirm = _confirm(run)
     once = [p.number for p in front_of(run.points) if p.claimed is None and len(p.launches) == 1]

@@ -1,4 +1,8 @@
-"""What is launched again before it is believed: the front's members and the baseline."""
+"""What is launched again before it is believed: the front's members and the baseline.
+
+The figures of what was launched again replace those that were partly luck, so others can come to
+the front: the search goes round until what people choose from has been launched again.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +12,12 @@ from collections.abc import Sequence
 
 from autotune.budget import searched
 from autotune.experiment import Confirm
-from autotune.front import Point, front_of, knee_of, points_of
+from autotune.front import Point, front_of, knee_of, picks_of, points_of
 from autotune.records import Outcome
+
+# Launches of one search, over those that its finalists and its baseline need if none falls back.
+# In synthetic studies of 40 trials with 1 % noise 99 of 100 needed at most twice as many.
+_MOST_OVER_FIRST = 3
 
 
 def baseline_of(outcomes: Sequence[Outcome]) -> Outcome | None:
@@ -35,11 +43,30 @@ def to_confirm(confirm: Confirm, outcomes: Sequence[Outcome], seed: int) -> list
     return [by_number[number] for number in missing]
 
 
+def most_launches(confirm: Confirm) -> int:
+    """How many launches one search may take to confirm: a noisy host must not go on for ever."""
+    return _MOST_OVER_FIRST * (confirm.finalists + 1) * confirm.relaunches
+
+
 def finalists(front: tuple[Point, ...], most: int) -> list[Point]:
-    """At most `most` members, both ends first, then evenly between: what people choose from."""
+    """At most `most` members: both ends and the knee, which people choose from, then others.
+
+    Of the others those that were launched again already, then evenly between.
+    """
     if len(front) <= most:
         return list(front)
     if most <= 1:
         return [knee_of(front)] if most else []
-    steps = [round(i * (len(front) - 1) / (most - 1)) for i in range(most)]
-    return [front[i] for i in steps]
+    picks = picks_of(front)
+    chosen = {picks[name].number: picks[name] for name in ("single", "peak", "knee")}
+    others = [point for point in front if point.number not in chosen]
+    again = [point for point in others if point.claimed is not None]
+    new = [point for point in others if point.claimed is None]
+    between = _evenly(new, most - len(chosen) - len(again))
+    return [*chosen.values(), *again, *between][:most]
+
+
+def _evenly(points: Sequence[Point], count: int) -> list[Point]:
+    """So many of the points (or all), at equal distances."""
+    count = max(0, min(count, len(points)))
+    return [points[(2 * i + 1) * len(points) // (2 * count)] for i in range(count)]

@@ -248,10 +248,22 @@ class Startup(Section):
 
 
 class Confirm(Section):
-    """The best configurations are launched again before they are believed."""
+    """The best configurations are launched again before they are believed, and the baseline.
 
-    finalists: int = Field(default=3, ge=0, description="configurations of the front to repeat")
-    relaunches: int = Field(default=1, ge=0, description="launches of each")
+    That can bring others to the front, which are launched again too, until all finalists were.
+    """
+
+    finalists: int = Field(
+        default=3,
+        ge=0,
+        description="configurations of the front to repeat: its ends and the knee, then others",
+    )
+    relaunches: int = Field(
+        default=1,
+        ge=0,
+        description="launches of each; no trials: they come on top of `budget`, its hours too, at "
+        "most `3 * (finalists + 1) * relaunches` in one search",
+    )
 
 
 class StopSettings(Section):

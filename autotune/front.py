@@ -111,3 +111,8 @@ def knee_of(front: Sequence[Point]) -> Point:
     the other. It depends on no unit, no baseline and no far end of the front.
     """
     return max(front, key=lambda point: point.single * point.peak)
+
+
+def picks_of(front: Sequence[Point]) -> dict[str, Point]:
+    """What people choose from, by the names that `export --pick` takes: both ends and the knee."""
+    return {"single": front[0], "knee": knee_of(front), "peak": front[-1]}

@@ -3,7 +3,7 @@
 The driver asks the ledger, sends what it gets to a free slot, and tells the ledger what came
 back; nothing else writes the storage or the run directory's index. After the search, the front
 and the baseline are launched again, in mixed order, because the best of many noisy figures is
-too good to be true.
+too good to be true; and again whoever this brings to the front.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from autotune.budget import SEARCH_PURPOSES, failing_in_a_row, reason_to_stop, searched
 from autotune.cluster import ray_has_died
-from autotune.confirmation import baseline_of, to_confirm
+from autotune.confirmation import baseline_of, most_launches, to_confirm
 from autotune.errors import MachineNotClean, NoMachineLeft
 from autotune.experiment import Experiment
 from autotune.hosts import Hosts
@@ -79,12 +79,7 @@ class Conductor:
         if self.stopping is None and failing_in_a_row(self.experiment.budget, self.outcomes):
             self.stopping = reason
         if self.stopping is None:
-            # Known-good ones that the budget did not reach; finalists are chosen anew.
-            left_over = [p for p in self.ledger.take_planned() if p.purpose != "finalist"]
-            self._plan_confirmation()
-            await self._run_stage(self._next_planned)
-            for planned in left_over:
-                self.ledger.plan(planned.params, planned.purpose, planned.repeats)
+            await self._confirm()
         self.hosts.close()
         for lost in self.hosts.losses.pending:
             self.ledger.plan(lost.params, lost.purpose, lost.repeats)  # for --resume
@@ -107,6 +102,22 @@ class Conductor:
         for running in self.running.values():
             end_leftovers(self.run.trial(running.asked.number))
             ray.kill(running.slot.actor)
+
+    async def _confirm(self) -> None:
+        """Launch the finalists and the baseline again, and whoever that makes a finalist."""
+        # Known-good ones that the budget did not reach; finalists are chosen anew.
+        left_over = [p for p in self.ledger.take_planned() if p.purpose != "finalist"]
+        left = most_launches(confirm := self.experiment.confirm)
+        while due := to_confirm(confirm, self.outcomes, self.seed)[:left]:
+            before = len(self.outcomes)
+            for outcome in due:
+                self._plan_again(outcome, "finalist")
+            await self._run_stage(self._next_planned)
+            left -= len(due)
+            if self.stopping is not None or len(self.outcomes) == before:  # no host is left
+                break
+        for planned in left_over:
+            self.ledger.plan(planned.params, planned.purpose, planned.repeats)
 
     # -- the loop ---------------------------------------------------------------------------
     async def _run_stage(self, next_trial: Callable[[], Asked | str]) -> str:
@@ -151,9 +162,7 @@ class Conductor:
         return self.ledger.ask() or "every configuration of the space has been tried"
 
     def _next_planned(self) -> Asked | str:
-        if self.ledger.planned:
-            return self.ledger.ask() or "confirmed"
-        return "confirmed"
+        return (self.ledger.ask() if self.ledger.planned else None) or "confirmed"
 
     def _start(self, asked: Asked, slot: Slot) -> None:
         plan = TrialPlan(
@@ -270,11 +279,6 @@ class Conductor:
         half = self.experiment.budget.trials // 2
         if half >= 5 and len(searched(self.outcomes)) == half and not self._was_repeated("drift"):
             self._plan_again(baseline_of(self.outcomes), "drift")
-
-    def _plan_confirmation(self) -> None:
-        """Plan fresh launches of the front's members and the baseline, in mixed order."""
-        for outcome in to_confirm(self.experiment.confirm, self.outcomes, self.seed):
-            self._plan_again(outcome, "finalist")
 
     def _plan_again(self, outcome: Outcome | None, purpose: Purpose) -> None:
         if outcome is not None and outcome.state == "ok":

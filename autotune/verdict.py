@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from autotune.front import Point, front_of, is_measured, knee_of
+from autotune.front import Point, front_of, is_measured, picks_of
 from autotune.records import OBJECTIVES, PEAK, SINGLE, Outcome, Value
 from autotune.rundir import Run
 
@@ -62,8 +62,7 @@ def front_rows(run: Run) -> tuple[FrontRow, ...]:
         return ()
     baseline = baseline_point(run)
     marks: dict[int, list[str]] = {}
-    ends = (("single", front[0]), ("knee", knee_of(front)), ("peak", front[-1]))
-    for mark, point in (*ends, ("baseline", baseline)):
+    for mark, point in (*picks_of(front).items(), ("baseline", baseline)):
         if point is not None:
             marks.setdefault(point.number, []).append(mark)
     points = [*front] + ([baseline] if baseline is not None and baseline not in front else [])

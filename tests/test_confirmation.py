@@ -1,15 +1,51 @@
-"""A fresh launch that was cut off is made good when the search is continued, and only once."""
+"""What is launched again: all that people choose from, and what was cut off only once more."""
 
 from __future__ import annotations
 
+import json
 import signal
 from collections import Counter
 from pathlib import Path
 
-from autotune.confirmation import to_confirm
+import pytest
+
+from autotune.confirmation import finalists, most_launches, to_confirm
 from autotune.experiment import Confirm
+from autotune.front import front_of, points_of
+from autotune.records import Outcome
 from tests.runs import baseline, measured
 from tests.searching import Study, ended, study_in, wait_for
+
+KNEE = 2
+# The knee, with the largest product, is neither an end nor in the middle of this front.
+FRONT = tuple(
+    measured(number, single, peak)
+    for number, (single, peak) in enumerate(
+        [(120, 900), (118, 1000), (115, 1500), (100, 1550), (90, 1600), (80, 1650), (50, 1700)]
+    )
+)
+
+
+@pytest.mark.parametrize(
+    ("most", "numbers"),
+    [(0, []), (1, [KNEE]), (2, [0, 6]), (3, [0, 6, KNEE]), (4, [0, 6, KNEE, 4]), (9, range(7))],
+)
+def test_the_ends_and_the_knee_are_launched_again_first(most: int, numbers: list[int]) -> None:
+    assert chosen(FRONT, most) == list(numbers)
+
+
+def test_a_member_that_was_launched_again_is_not_replaced_by_one_that_was_not() -> None:
+    again = measured(7, 80, 1650, purpose="finalist", repeats=5)
+    assert chosen((*FRONT, again), 4) == [0, 6, KNEE, 5]
+
+
+def test_where_the_knee_is_an_end_the_one_between_is_in_the_middle() -> None:
+    tail = FRONT[KNEE:]
+    assert chosen(tail, 3) == [KNEE, 6, 4]
+
+
+def chosen(outcomes: tuple[Outcome, ...], most: int) -> list[int]:
+    return [point.number for point in finalists(front_of(points_of(outcomes)), most)]
 
 
 def test_a_fresh_launch_that_says_nothing_is_due_again() -> None:
@@ -32,6 +68,38 @@ def test_a_confirmation_that_was_interrupted_is_made_good_once(tmp_path: Path) -
     assert set(confirmed(study, "interrupted")) <= set(confirmed(study, "ok"))
     assert study.search("--resume", "--trials", "3")[0] == 0
     assert set(confirmed(study, "ok").values()) == {1}
+
+
+def test_what_a_confirmation_brings_to_the_front_is_confirmed_too(tmp_path: Path) -> None:
+    study = study_in(tmp_path / "study")
+    study.write(trials=8, faults="null, 'crash_under_load:1e9'")  # more configurations that work
+    assert study.search()[0] == 0
+    # Lucky figures, each behind the one before: one after another comes to the front.
+    lucky = [outcome["number"] for outcome in study.outcomes() if outcome["state"] == "ok"][1:]
+    for rank, number in enumerate(lucky):
+        multiply(study, number, 100.0 / (rank + 2))
+    file = study.folder / "small.yaml"
+    file.write_text(file.read_text().replace("{finalists: 0, relaunches: 0}", "{finalists: 1}"))
+    most = most_launches(Confirm(finalists=1))
+    assert len(lucky) > most
+
+    status, output = study.search("--resume")
+    assert status == 0, output
+    assert confirmed(study, "ok") == Counter([0, *lucky[: most - 1]])
+    assert f"launched once so far: trial {lucky[most - 1]}; the same search" in output
+
+    status, output = study.search("--resume")
+    assert status == 0, output
+    assert confirmed(study, "ok") == Counter([0, *lucky])
+    assert "launched once so far" not in output
+
+
+def multiply(study: Study, number: int, factor: float) -> None:
+    """Make a stored trial's figures better than they were."""
+    path = study.run / "trials" / f"{number:04d}" / "outcome.json"
+    outcome = json.loads(path.read_text())
+    outcome["values"] = {name: value * factor for name, value in outcome["values"].items()}
+    path.write_text(json.dumps(outcome))
 
 
 def confirmed(study: Study, state: str) -> Counter[int]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from autotune import expressions
 from autotune.errors import InputError
-from autotune.front import Point, front_of, knee_of
+from autotune.front import Point, front_of, picks_of
 from autotune.limits import is_upper_limit
 from autotune.records import FIGURES, OBJECTIVES, PEAK, SINGLE
 from autotune.rundir import Run
@@ -52,8 +52,7 @@ def _by_pick(run: Run, pick: str) -> int:
     front = front_of(run.points)
     if pick not in PICKS:
         raise InputError(f"unknown pick {pick!r}: one of {', '.join(PICKS)}", field="--pick")
-    chosen = {"single": front[0], "peak": front[-1], "knee": knee_of(front)}
-    return chosen[pick].number
+    return picks_of(front)[pick].number
 
 
 def _by_rule(run: Run, best: str, where: str | None) -> int:
