@@ -6,14 +6,37 @@ host while there is one. A host that loses one after another is left out.
 
 from __future__ import annotations
 
+import datetime
 from collections import Counter
 from collections.abc import Set
 from dataclasses import dataclass, field
+from typing import Any
 
-from autotune.records import Outcome
+from autotune import masking
+from autotune.ledger import Asked
+from autotune.records import Outcome, State
+from autotune.space import Space
 
 MAX_OF_A_CONFIGURATION = 2
 MAX_IN_A_ROW_OF_A_NODE = 3
+
+
+def unmeasured(asked: Asked, space: Space, state: State, **known: Any) -> Outcome:
+    """The outcome of a launch whose end nobody saw; `known` are further fields of it."""
+    settings = space.settings(asked.params)
+    return Outcome(
+        number=asked.number,
+        state=state,
+        engine=settings.engine,
+        params=dict(asked.params),
+        command=masking.mask_argv(settings.command),
+        env={},
+        key=asked.key,
+        purpose=asked.purpose,
+        repeats=asked.repeats,
+        finished_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        **known,
+    )
 
 
 @dataclass

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import datetime
 import fcntl
 import json
 import os
@@ -23,8 +22,8 @@ from autotune.errors import InputError
 from autotune.experiment import Experiment
 from autotune.fingerprint import Fingerprint
 from autotune.leash import end_leftovers
-from autotune.ledger import Ledger, copy_study
-from autotune.losses import MAX_OF_A_CONFIGURATION
+from autotune.ledger import Asked, Ledger, copy_study
+from autotune.losses import MAX_OF_A_CONFIGURATION, unmeasured
 from autotune.mixed import Scales
 from autotune.ownership import create_own, find_own
 from autotune.prompt_file import prompts_named, prompts_of
@@ -278,17 +277,12 @@ def _interrupted(opened: Opened, trial: FrozenTrial) -> Outcome | None:
     key = trial.user_attrs.get("key")
     if key is None:
         return None
-    params = opened.space.active(trial.params)
-    settings = opened.space.settings(params)
-    return Outcome(
+    attrs = trial.user_attrs
+    asked = Asked(
         number=trial.number,
-        state="interrupted",
-        engine=settings.engine,
-        params=dict(params),
-        command=masking.mask_argv(settings.command),
-        env={},
+        params=dict(opened.space.active(trial.params)),
         key=key,
-        purpose=trial.user_attrs.get("purpose", "search"),
-        repeats=trial.user_attrs.get("repeats"),
-        finished_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        purpose=attrs.get("purpose", "search"),
+        repeats=attrs.get("repeats"),
     )
+    return unmeasured(asked, opened.space, "interrupted")

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import datetime
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -27,6 +26,7 @@ from autotune.experiment import Experiment
 from autotune.hosts import Hosts
 from autotune.leash import end_leftovers
 from autotune.ledger import Asked, Ledger
+from autotune.losses import unmeasured
 from autotune.records import Outcome, Progress, Purpose, Value
 from autotune.rundir import RunDir
 from autotune.snapshot import Snapshot, snapshot
@@ -250,24 +250,16 @@ class Conductor:
             self.stop("; ".join(self.hosts.notes) or "no machine is left")
 
     def _lost(self, running: Running, why: str) -> Outcome:
-        asked, settings = running.asked, self.space.settings(running.asked.params)
-        progress = running.progress
-        return Outcome(
-            number=asked.number,
-            state="interrupted" if self.stopping is not None else "lost",
-            engine=settings.engine,
-            params=asked.params,
-            command=settings.command,
-            env={},
-            key=asked.key,
+        progress, facts = running.progress, running.slot.facts
+        return unmeasured(
+            running.asked,
+            self.space,
+            "interrupted" if self.stopping is not None else "lost",
             warnings=(why,),
             seconds={progress.phase: progress.total_seconds} if progress else {},
-            purpose=asked.purpose,
-            repeats=asked.repeats,
             simulated=self.simulated_host is not None,
-            machine=running.slot.facts.fingerprint.digest,
-            host=running.slot.facts.hostname,
-            finished_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            machine=facts.fingerprint.digest,
+            host=facts.hostname,
         )
 
     def _reference_answers(self) -> tuple[str, ...]:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from autotune.losses import Losses
+from autotune.experiment import Experiment
+from autotune.ledger import Asked
+from autotune.losses import Losses, unmeasured
 from autotune.mixed import Scales
 from autotune.records import PEAK, SINGLE, Failure, FailureKind, Outcome, Phase, Purpose, State
-from tests.runs import bare_outcome
+from autotune.space import Space
+from tests.runs import EXPERIMENT, bare_outcome
 
 FIRST, OTHER = "first", "other"
 
@@ -74,6 +77,16 @@ def test_three_losses_in_a_row_put_a_node_out_and_a_finished_trial_counts_them_a
     assert losses.is_out("n1")
     assert not losses.is_out("n2")
     assert "e" not in {lost.key for lost in losses.pending}
+
+
+def test_a_launch_whose_end_nobody_saw_keeps_no_secret() -> None:
+    server = {"command": ["sglang", "serve", "--api-key", "very-secret"]}
+    space = Space(Experiment.model_validate({**EXPERIMENT, "engines": {"sglang": server}}))
+    asked = Asked(3, dict(space.known_good[0]), "k", "finalist", 1)
+    lost = unmeasured(asked, space, "lost", warnings=("the node is gone",))
+    assert lost.command == ("sglang", "serve", "--api-key", "***")
+    assert (lost.number, lost.state, lost.purpose, lost.repeats) == (3, "lost", "finalist", 1)
+    assert lost.warnings == ("the node is gone",)
 
 
 # -- hosts that differ ------------------------------------------------------------------------
