@@ -15,6 +15,7 @@ from autotune.engines.launch import build_launch
 from autotune.engines.preflight import Answer, ask
 from autotune.engines.registry import engine_named
 from autotune.experiment import Experiment, estimated_hours, load_experiment
+from autotune.launchable import idle_gpus, refuse_unlaunchable, refuse_unset_variables
 from autotune.prompt_file import NoPromptFile, with_readable_prompts
 from autotune.records import Launch, Value
 from autotune.space import Space
@@ -28,10 +29,12 @@ def check_lines(path: Path) -> Iterator[str]:
     """What an experiment file says, in a few lines.
 
     Raises:
-        InputError: it or its prompts have a mistake. On this host only `search` needs engines
-            and prompts, so that missing ones are worth a note here.
+        InputError: it or its prompts have a mistake, or it asks for what no launch could have.
+            On this host only `search` needs engines and prompts, so that missing ones are worth
+            a note here.
     """
     experiment = load_experiment(path)
+    refuse_unlaunchable(experiment, path)
     space = Space(experiment)
     missing = _missing_prompts(experiment, path)
     size = space.size()
@@ -48,6 +51,7 @@ def check_lines(path: Path) -> Iterator[str]:
             yield f"note: engines.{name}.command: {program} is not on this host"
     if missing is not None:
         yield f"note: {missing}"
+    yield from (f"warning: {text}" for text in idle_gpus(experiment))
     for index, params in enumerate(space.known_good[:1]):
         launch, _ = _launch(experiment, space, params, index)
         yield f"baseline: {shlex.join(masking.mask_argv(launch.argv))}"
@@ -100,9 +104,13 @@ def doctor_report(path: Path | None) -> tuple[dict[str, Any], str, bool]:
     """The host's findings as a document and as text, and whether nothing serious was found."""
     from autotune.doctor import examine, findings_text
 
-    experiment = load_experiment(path) if path is not None else None
-    commands = {str(n): s.command for n, s in experiment.engines.items()} if experiment else {}
-    findings = examine(commands)
+    findings = examine(_commands(path) if path is not None else {})
     document = {"findings": [finding.model_dump(mode="json") for finding in findings]}
     healthy = not any(finding.level == "error" for finding in findings)
     return document, findings_text(findings), healthy
+
+
+def _commands(path: Path) -> dict[str, tuple[str, ...]]:
+    experiment = load_experiment(path)
+    refuse_unset_variables(path)
+    return {str(n): tuple(map(expand, s.command)) for n, s in experiment.engines.items()}

@@ -53,10 +53,11 @@ def validated(model: type[Model], document: Document) -> Model:
         raise document.error((), "nested too deeply") from None
     placed = [(_place(where, document.data), message) for where, message in found]
     unique = sorted(dict.fromkeys(placed), key=lambda problem: document.line(problem[0]))
-    raise _joined([document.error(where, message) for where, message in unique])
+    raise joined([document.error(where, message) for where, message in unique])
 
 
-def _joined(errors: list[InputError]) -> InputError:
+def joined(errors: list[InputError]) -> InputError:
+    """Mistakes as one error, a line for each of the first few."""
     first = errors[0]
     shown = [str(error) for error in errors[:MOST_SHOWN]]
     if len(errors) > MOST_SHOWN:

@@ -21,6 +21,7 @@ from autotune.cluster import ray_has_died, start_ray
 from autotune.errors import InputError, Interrupted, NoFeasibleTrial, NoMachineLeft, StudyError
 from autotune.experiment import Experiment, load_experiment
 from autotune.hosts import Hosts
+from autotune.launchable import idle_gpus, refuse_unlaunchable
 from autotune.machine import open_machine
 from autotune.mixed import Scales
 from autotune.opening import Opened, check_machine, choose_run_dir, locked, open_again, open_new
@@ -78,6 +79,7 @@ def search(options: SearchOptions, show: Callable[[Snapshot], None]) -> SearchEn
         StorageLost: the study's database or journal failed.
     """
     experiment = _with_overrides(load_experiment(options.space), options)
+    refuse_unlaunchable(experiment, options.space)
     if options.allow_mixed and not experiment.known_good:
         raise InputError(
             "hosts that differ are compared by the baseline, the first of known_good, of which "
@@ -223,7 +225,7 @@ async def _open_hosts(
     scales = Scales(reference) if options.allow_mixed else None
     if scales is not None:
         scales.look_at(opened.outcomes)
-    return Hosts(list(slots), scales, notes=host_notes(slots))
+    return Hosts(list(slots), scales, notes=[*idle_gpus(experiment), *host_notes(slots)])
 
 
 async def _unless_ray_dies(opening: Coroutine[Any, Any, tuple[Slot, ...]]) -> tuple[Slot, ...]:

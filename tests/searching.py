@@ -24,7 +24,7 @@ gpus_per_trial: {gpus}
 engines:
   sglang:
     command: [python, -m, sglang.launch_server]
-    args: {{model-path: moonshotai/Kimi-K2.5, tp-size: 8, trust-remote-code: true}}
+    args: {{model-path: moonshotai/Kimi-K2.5, tp-size: {gpus}, trust-remote-code: true}}
 parameters:
   attention_backend: {{choices: [{backends}], flag: attention-backend}}
   max_running_requests: {{choices: [8, 32, 64], flag: max-running-requests}}

@@ -114,6 +114,8 @@ def test_what_fails_under_load_keeps_what_was_measured_and_is_never_a_figure(stu
 def test_trials_that_run_together_never_share_a_gpu_and_strangers_are_named(study: Study) -> None:
     """Two slots of four GPUs; somebody else's process holds memory on one of them."""
     study.write(gpus=4, trials=4)
+    file = study.folder / "small.yaml"
+    file.write_text(file.read_text().replace("moonshotai/Kimi-K2.5", "Qwen/Qwen3-8B"))  # fits
     make_host(study.run / "simulated", "8x-rtx-pro-6000")
     stranger = subprocess.Popen(["sleep", "600"])
     theirs = {"pid": stranger.pid, "gpu": 5, "bytes": 2**30, "mark": None, "name": "theirs"}

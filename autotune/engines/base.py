@@ -104,6 +104,13 @@ class Engine(ABC):
         """
         return {}
 
+    def parallel_sizes(self, words: Sequence[str]) -> Mapping[str, int] | None:
+        """Sizes whose product is the number of GPUs that a server started with these words uses.
+
+        None where the words do not say it: a file of options, several hosts.
+        """
+        return None
+
     def preflight(self, launch: Launch) -> tuple[str, ...] | None:
         """A command, run in the launch's environment, that asks the engine's own parser.
 

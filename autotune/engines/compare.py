@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 
 from pydantic import JsonValue
 
@@ -27,6 +28,22 @@ def plain_name(name: str) -> str:
 def given(args: Mapping[str, ArgValue]) -> dict[str, ArgValue]:
     """The arguments that will be rendered, by plain name."""
     return {plain_name(n): v for n, v in args.items() if v is not None and v is not False}
+
+
+def asked_of(words: Sequence[str], aliases: Mapping[str, str]) -> dict[str, str]:
+    """Setting -> the word after its flag, of a command line; the last of two counts."""
+    split = [word for part in words for word in part.split("=", 1)]
+    flags = [(f, value) for f, value in pairwise([*split, ""]) if f.startswith("-")]
+    named = ((plain_name(flag).replace("-", "_"), value) for flag, value in flags)
+    return {aliases.get(name, name): value for name, value in named}
+
+
+def sizes_of(asked: Mapping[str, str], *names: str) -> dict[str, int] | None:
+    """These settings as numbers, 1 where one is not given; None if one is no number."""
+    try:
+        return {name: int(asked.get(name, 1)) for name in names}
+    except ValueError:
+        return None
 
 
 def without_secrets(settings: Mapping[str, JsonValue]) -> dict[str, JsonValue]:

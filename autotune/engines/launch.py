@@ -58,8 +58,7 @@ def build_launch(settings: Settings, engine: Engine, place: Place, trial: int) -
     _refuse_owned(settings.env)
     args = engine.complete(settings.args, place)
     argv = [
-        _filled(part, place)
-        for part in (*engine.command(tuple(settings.command)), *_rendered(args))
+        _filled(part, place) for part in (*engine.command(tuple(settings.command)), *rendered(args))
     ]
     mark = f"{trial:04d}-{uuid.uuid4().hex[:16]}"
     env = {**engine.environment(place), **settings.env, **_own_variables(place, mark)}
@@ -108,7 +107,7 @@ def _filled(text: str, place: Place) -> str:
     return text
 
 
-def _rendered(args: Mapping[str, ArgValue]) -> Iterator[str]:
+def rendered(args: Mapping[str, ArgValue]) -> Iterator[str]:
     """Arguments as words, in the order given."""
     for name, value in args.items():
         flag = flag_of(name)

@@ -10,7 +10,15 @@ import httpx
 
 from autotune.engines import sglang_log
 from autotune.engines.base import ArgValue, Effective, LoadProgress, Place, ServingSample
-from autotune.engines.compare import as_json, compare_settings, given, plain_name, without_secrets
+from autotune.engines.compare import (
+    as_json,
+    asked_of,
+    compare_settings,
+    given,
+    plain_name,
+    sizes_of,
+    without_secrets,
+)
 from autotune.engines.failures import COMMON, kind_in
 from autotune.engines.interpreter import interpreter_of
 from autotune.engines.metrics import Page
@@ -85,6 +93,14 @@ class SGLang(OpenAI):
 
     def environment(self, place: Place) -> dict[str, str]:
         return {"HF_HUB_DISABLE_TELEMETRY": "1", "DO_NOT_TRACK": "1"} | shared_caches()
+
+    def parallel_sizes(self, words: Sequence[str]) -> Mapping[str, int] | None:
+        """With attention DP, the `dp_size` groups share the ranks of the tensor parallel one."""
+        asked = asked_of(words, _ALIASES)
+        if {"nnodes", "config"} & asked.keys():
+            return None
+        replicas = () if "enable_dp_attention" in asked else ("dp_size",)
+        return sizes_of(asked, "tp_size", "pp_size", *replicas)
 
     def preflight(self, launch: Launch) -> tuple[str, ...] | None:
         found = interpreter_of(launch.argv)

@@ -11,7 +11,7 @@ import httpx
 from pydantic import JsonValue
 
 from autotune.engines.base import ArgValue, Effective, LoadProgress, Place, ServingSample
-from autotune.engines.compare import compare_settings, given, without_secrets
+from autotune.engines.compare import asked_of, compare_settings, given, sizes_of, without_secrets
 from autotune.engines.failures import COMMON, kind_in, table
 from autotune.engines.interpreter import interpreter_of
 from autotune.engines.metrics import Page
@@ -75,6 +75,9 @@ _ALIASES = {
     "tp": "tensor_parallel_size",
     "pp": "pipeline_parallel_size",
     "dp": "data_parallel_size",
+    "pcp": "prefill_context_parallel_size",
+    "dpl": "data_parallel_size_local",
+    "dpn": "data_parallel_rank",
 }
 # Values of the engine's configuration line that an argument may be compared with.
 _CONFIG = re.compile(
@@ -147,6 +150,16 @@ class VLLM(OpenAI):
             "DO_NOT_TRACK": "1",
             "HF_HUB_DISABLE_TELEMETRY": "1",
         } | shared_caches()
+
+    def parallel_sizes(self, words: Sequence[str]) -> Mapping[str, int] | None:
+        """Decode context parallelism is left out: it shares the tensor parallel ranks."""
+        asked = asked_of(words, _ALIASES)
+        if {"nnodes", "config", "data_parallel_rank"} & asked.keys():
+            return None
+        local = "data_parallel_size_local"
+        replicas = local if local in asked else "data_parallel_size"
+        sizes = ("tensor_parallel_size", "pipeline_parallel_size", "prefill_context_parallel_size")
+        return sizes_of(asked, *sizes, replicas)
 
     def preflight(self, launch: Launch) -> tuple[str, ...] | None:
         found = interpreter_of(launch.argv)
