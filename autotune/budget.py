@@ -1,4 +1,4 @@
-"""When a study may start another trial: trials, hours, failures in a row."""
+"""When a study may start another trial, and how many: trials, hours, failures in a row."""
 
 from __future__ import annotations
 
@@ -31,6 +31,31 @@ def trial_seconds(outcomes: Sequence[Outcome]) -> float | None:
     totals = [sum(o.seconds.values()) for o in outcomes if o.state == "ok"]
     totals = totals or [sum(o.seconds.values()) for o in outcomes if o.seconds]
     return median(totals) if totals else None
+
+
+def expected_seconds(outcomes: Sequence[Outcome]) -> float | None:
+    """How long the next trial is likely to take: a failed one is over sooner."""
+    trials = searched(outcomes)
+    failed = [sum(o.seconds.values()) for o in trials if o.state == "infeasible"]
+    usual = trial_seconds(outcomes)
+    if usual is None or not failed:
+        return usual
+    return usual + (median(failed) - usual) * len(failed) / len(trials)
+
+
+def trials_left(
+    budget: Budget, outcomes: Sequence[Outcome], running: int, slots: int, size: int | None
+) -> int:
+    """How many further trials may be started, as far as budget and space say; `running` do run.
+
+    `size` is how many configurations there are, None if they are countless.
+    """
+    most = budget.trials if size is None else min(budget.trials, size)
+    left = most - len(searched(outcomes)) - running
+    if budget.hours is not None and (expected := trial_seconds(outcomes)):
+        seconds = budget.hours * 3600 - spent_seconds(outcomes, slots)
+        left = min(left, int(seconds * max(slots, 1) / expected) - running)
+    return max(left, 0)
 
 
 def reason_to_stop(

@@ -6,9 +6,10 @@ import os
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from autotune.budget import searched, spent_seconds, trial_seconds
+from autotune.budget import searched, spent_seconds
 from autotune.front import Point, front_of, points_of
 from autotune.records import PEAK, SINGLE, Frozen, Outcome, Phase, Progress
+from autotune.time_left import confirmation_seconds_left, search_seconds_left
 from autotune.verdict import differences, number_text, params_text, settings_text
 
 if TYPE_CHECKING:
@@ -120,19 +121,14 @@ def _ended(study: Conductor, outcome: Outcome) -> str:
 
 
 def _eta(study: Conductor) -> float | None:
-    """Trials and confirmations that are left, at the usual length of a trial."""
-    usual = trial_seconds(study.outcomes)
-    if usual is None or study.stopping is not None:
+    """Seconds that are left; None if nobody can know."""
+    if study.stopping is not None:
         return None
-    confirm = study.experiment.confirm
-    confirmed = sum(1 for o in study.outcomes if o.purpose == "finalist")
-    trials_left = max(study.experiment.budget.trials - len(searched(study.outcomes)), 0)
-    finalists = confirm.finalists
-    if not trials_left:  # before that the front may still grow
-        members = {point.number for point in front_of(points_of(study.outcomes))}
-        members -= {o.number for o in study.outcomes if o.purpose == "baseline"}
-        finalists = min(finalists, len(members))
-    confirmations_left = max((finalists + 1) * confirm.relaunches - confirmed, 0)
-    in_flight = sum(r.progress.total_seconds for r in study.running.values() if r.progress)
-    seconds = (trials_left + confirmations_left) * usual - in_flight
-    return max(seconds, 0.0) / max(len(study.hosts.slots), 1)
+    running = [r.progress.total_seconds if r.progress else 0.0 for r in study.running.values()]
+    slots = len(study.hosts.slots)
+    if study.round_ends is not None:
+        waiting = max(study.round_ends - len(study.outcomes) - len(running), 0)
+        return confirmation_seconds_left(study.outcomes, running, waiting, slots=slots)
+    return search_seconds_left(
+        study.experiment, study.outcomes, running, slots=slots, size=study.space_size
+    )

@@ -13,6 +13,7 @@ import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 import ray
@@ -66,6 +67,7 @@ class Conductor:
     running: dict[int, Running] = field(default_factory=dict)
     stopping: str | None = None
     not_clean: list[str] = field(default_factory=list)
+    round_ends: int | None = None  # outcomes once what is launched again now has ended
     _looked: float = 0.0  # time.monotonic() of the last look at the slots
 
     async def conduct(self) -> str:
@@ -109,15 +111,20 @@ class Conductor:
         left_over = [p for p in self.ledger.take_planned() if p.purpose != "finalist"]
         left = most_launches(confirm := self.experiment.confirm)
         while due := to_confirm(confirm, self.outcomes, self.seed)[:left]:
-            before = len(self.outcomes)
+            self.round_ends = len(self.outcomes) + len(due)
             for outcome in due:
                 self._plan_again(outcome, "finalist")
             await self._run_stage(self._next_planned)
             left -= len(due)
-            if self.stopping is not None or len(self.outcomes) == before:  # no host is left
-                break
+            if self.stopping is not None or len(self.outcomes) < self.round_ends:
+                break  # the user's wish, or no host is left
         for planned in left_over:
             self.ledger.plan(planned.params, planned.purpose, planned.repeats)
+
+    @cached_property
+    def space_size(self) -> int | None:
+        """How many configurations there are; None if they are countless."""
+        return self.space.size()
 
     # -- the loop ---------------------------------------------------------------------------
     async def _run_stage(self, next_trial: Callable[[], Asked | str]) -> str:
