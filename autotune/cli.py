@@ -8,14 +8,11 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from autotune.errors import AutotuneError, InputError
-
-if TYPE_CHECKING:
-    from autotune.rundir import Run
 
 app = typer.Typer(
     name="autotune",
@@ -146,12 +143,12 @@ def search(
         print(line)
 
 
-def _print_figures(text: str, json_: bool, *runs: Run) -> None:
+def _print_figures(text: str, json_: bool, *, simulated: bool) -> None:
     """With a word before it where they are simulated; a document for programs is nothing but
     itself."""
     from autotune.live import SIMULATION
 
-    if not json_ and any(run.simulated for run in runs):
+    if simulated and not json_:
         print(SIMULATION)
     print(text)
 
@@ -167,7 +164,7 @@ def status(run: RunArgument, json_: Json = False) -> None:
 
     state = read_run(run)
     text = json.dumps(dict(state.status), indent=1) if json_ else status_text(state)
-    _print_figures(text, json_, state)
+    _print_figures(text, json_, simulated=state.simulated)
 
 
 @app.command()
@@ -234,7 +231,7 @@ def explain(run: RunArgument, trial: TrialNumber = None, json_: Json = False) ->
         text = json.dumps(explain_document(state, trial), indent=1)
     else:
         text = explain_text(state, trial)
-    _print_figures(text, json_, state)
+    _print_figures(text, json_, simulated=state.simulated)
 
 
 @app.command()
@@ -281,7 +278,7 @@ def replay(
     state = read_run(run)
     comparison = replay_trial(state, trial)
     text = json.dumps(comparison.document(), indent=1) if json_ else comparison.text()
-    _print_figures(text, json_, state)
+    _print_figures(text, json_, simulated=state.simulated)
 
 
 @app.command()
@@ -303,7 +300,7 @@ def compare(
         text = json.dumps(comparison_document(comparison), indent=1)
     else:
         text = comparison_text(comparison)
-    _print_figures(text, json_, *runs)
+    _print_figures(text, json_, simulated=any(run.simulated for run in runs))
 
 
 @app.command()
@@ -325,7 +322,8 @@ def measure(
     document = measure_url(
         url, levels, model=model, input_tokens=input_tokens, output_tokens=output_tokens
     )
-    print(json.dumps(document, indent=1) if json_ else report_text(document))
+    text = json.dumps(document, indent=1) if json_ else report_text(document)
+    _print_figures(text, json_, simulated=document["simulated"])
 
 
 @app.command()
@@ -348,7 +346,8 @@ def verify(
     from autotune.verify import verify_text, verify_url
 
     document = verify_url(url, _levels(concurrency), tool=tool, model=model, tokenizer=tokenizer)
-    print(json.dumps(document, indent=1) if json_ else verify_text(document))
+    text = json.dumps(document, indent=1) if json_ else verify_text(document)
+    _print_figures(text, json_, simulated=document["simulated"])
 
 
 @app.command()

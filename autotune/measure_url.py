@@ -15,6 +15,7 @@ import httpx
 from autotune.clock import WallClock
 from autotune.engines.base import Engine
 from autotune.engines.registry import engine_named
+from autotune.engines.simulated.http import SIMULATED_HEADER
 from autotune.errors import AutotuneError, InputError, TrialFailed
 from autotune.experiment import MeasureSettings, Workload
 from autotune.measure import Target, client_ceiling
@@ -35,6 +36,7 @@ class RunningServer:
     model: str
     model_path: str | None  # what it loaded, where it says so
     engine: Engine | None
+    simulated: bool
 
 
 def measure_url(
@@ -92,6 +94,7 @@ async def _measure(
     return {
         "url": url,
         "model": server.model,
+        "simulated": server.simulated,
         "engine": server.engine.name if server.engine else None,
         "input_tokens": workload.input_tokens,
         "output_tokens": workload.output_tokens,
@@ -118,7 +121,8 @@ async def look_at(http: httpx.AsyncClient, model: str | None) -> RunningServer:
     if model is not None and model not in models:
         raise InputError(f"serves {', '.join(models)}, not {model}", file=url)
     name = model or next(iter(models))
-    return RunningServer(name, models[name].get("root"), await _engine_behind(http))
+    simulated = SIMULATED_HEADER in response.headers
+    return RunningServer(name, models[name].get("root"), await _engine_behind(http), simulated)
 
 
 async def _engine_behind(http: httpx.AsyncClient) -> Engine | None:

@@ -96,6 +96,7 @@ async def _verify(
     return {
         "url": url,
         "model": server.model,
+        "simulated": server.simulated,
         "tool": tool.name,
         "command": list(command),
         "input_tokens": workload.input_tokens,

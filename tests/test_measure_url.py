@@ -15,11 +15,13 @@ from pathlib import Path
 import pytest
 
 from autotune.calibrate import Calibration, ceiling_warning, client_calibration, running_mock
+from autotune.cli import main
 from autotune.errors import AutotuneError, InputError
 from autotune.measure_url import measure_url, report_text
 from autotune.mock import Truth
 from autotune.verify import verify_text, verify_url
 from autotune.verify_tools import find_tool
+from tests.simulated.servers import simulated
 
 TRUTH = Truth(ttft_seconds=0.02, tpot_seconds=0.002, tokens_per_chunk=2)
 
@@ -78,6 +80,31 @@ def test_a_running_server_is_measured_at_every_concurrency() -> None:
 def test_a_wrong_url_or_model_is_one_clear_line(url: str, model: str | None, said: str) -> None:
     with running_mock(TRUTH) as mock_url, pytest.raises(InputError, match=said):
         measure_url(mock_url if url == "mock" else url, [1], model=model)
+
+
+def test_figures_of_a_simulated_server_are_never_shown_as_real_ones(
+    tmp_path: Path, stand_in: Callable[[str], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    stand_in("")
+
+    def printed(*words: str) -> str:
+        with pytest.raises(SystemExit) as ended:
+            main(list(words))
+        assert ended.value.code == 0
+        return capsys.readouterr().out
+
+    measured = ("--concurrency", "1", "--input-tokens", "64", "--output-tokens", "32")
+    args = ["--model-path", "/models/mini-kimi", "--attention-backend", "triton"]
+    with simulated(tmp_path, "sglang", args, host="1x-h200") as server:
+        server.wait_ready()
+        url = str(server.http.base_url)
+        assert printed("measure", url, *measured).startswith("SIMULATION: ")
+        assert json.loads(printed("measure", url, *measured, "--json"))["simulated"] is True
+        verified = printed("verify", url, "--tool", "vllm", "--concurrency", "1")
+        assert verified.startswith("SIMULATION: ")
+    with running_mock(TRUTH) as url:
+        assert "SIMULATION" not in printed("measure", url, *measured)
+        assert json.loads(printed("measure", url, *measured, "--json"))["simulated"] is False
 
 
 def test_a_port_that_is_open_and_silent_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,8 @@ _REASONS = {
     503: "Service Unavailable",
 }
 HIGH_WATER_BYTES = 1 << 18
-MARKER = "x-autotune-simulated: true\r\n"
+SIMULATED_HEADER = "x-autotune-simulated"
+"""In every answer of a simulated server, whatever engine it plays."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +132,7 @@ class Connection(asyncio.Protocol):
         """A whole answer."""
         self.status = status
         head = (
-            f"HTTP/1.1 {status} {_REASONS.get(status, 'Unknown')}\r\n{MARKER}"
+            f"HTTP/1.1 {status} {_REASONS.get(status, 'Unknown')}\r\n{SIMULATED_HEADER}: true\r\n"
             f"content-type: {content_type}\r\ncontent-length: {len(body)}\r\n\r\n"
         )
         self.transport.write(head.encode() + body)
@@ -144,7 +145,8 @@ class Connection(asyncio.Protocol):
         """The head of a stream of events."""
         self.status = 200
         self.transport.write(
-            f"HTTP/1.1 200 OK\r\n{MARKER}content-type: text/event-stream; charset=utf-8\r\n"
+            f"HTTP/1.1 200 OK\r\n{SIMULATED_HEADER}: true\r\n"
+            "content-type: text/event-stream; charset=utf-8\r\n"
             "transfer-encoding: chunked\r\n\r\n".encode()
         )
 
