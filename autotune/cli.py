@@ -12,11 +12,11 @@ from typing import Annotated
 
 import typer
 
+from autotune import __version__
 from autotune.errors import AutotuneError, InputError
 
 app = typer.Typer(
     name="autotune",
-    help="Find the best launch configuration of an LLM inference server by measuring it.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -29,6 +29,24 @@ SpaceFile = Annotated[Path, typer.Argument(metavar="SPACE", help="the experiment
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="a run directory, runs/NAME")]
 Json = Annotated[bool, typer.Option("--json", help="print one JSON document and nothing else")]
 TrialNumber = Annotated[int | None, typer.Option("--trial", help="number of a trial")]
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"autotune {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def autotune(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", is_eager=True, callback=_print_version, help="print the version and end"
+        ),
+    ] = False,
+) -> None:
+    """Find the best launch configuration of an LLM inference server by measuring it."""
 
 
 @app.command()

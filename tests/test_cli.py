@@ -6,6 +6,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -128,6 +129,11 @@ def test_every_command_is_tested_here(capsys: pytest.CaptureFixture[str]) -> Non
 
 def test_nothing_typed_prints_the_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert called(capsys)[:2] == called(capsys, "--help")[:2]
+
+
+def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+    assert called(capsys, "--version") == (0, f"autotune {project['version']}\n", "")
 
 
 @pytest.mark.parametrize(
