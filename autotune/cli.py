@@ -101,7 +101,7 @@ def check(
 @app.command()
 def search(
     space: SpaceFile,
-    run_dir: Annotated[Path | None, typer.Option(help="default: runs/NAME")] = None,
+    run_dir: Annotated[Path | None, typer.Option(help="new or empty; default: runs/NAME")] = None,
     trials: Annotated[int | None, typer.Option(min=1, help="instead of budget.trials")] = None,
     hours: Annotated[float | None, typer.Option(min=0.0, help="instead of budget.hours")] = None,
     seed: Annotated[int, typer.Option(min=0, help="of the sampler")] = 0,

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
-import os
-import uuid
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -28,7 +24,7 @@ from autotune.mixed import Scales
 from autotune.ownership import create_own, find_own
 from autotune.prompt_file import prompts_named, prompts_of
 from autotune.records import Outcome
-from autotune.rundir import Run, RunDir, explained, read_run, write_json, write_text
+from autotune.rundir import Run, RunDir, read_run, write_json, write_text
 from autotune.space import Space, space_changes
 from autotune.storage import remember, storage_url
 from autotune.trial import write_outcome
@@ -45,62 +41,6 @@ class Opened:
     space: Space
     ledger: Ledger
     outcomes: list[Outcome] = field(default_factory=list)
-
-
-@contextlib.contextmanager
-def locked(run: RunDir) -> Iterator[None]:
-    """Hold the run directory against a second driver; the lock dies with this process."""
-    with explained(run.path):
-        file = (run.path / "lock").open("a+")
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            file.seek(0)
-            owner = file.read().partition(" ")[0] or "?"
-            raise InputError(
-                f"another `autotune search` (process {owner}) is writing this run; "
-                "wait for it, or choose another --run-dir",
-                file=run.path,
-            ) from error
-        file.truncate(0)
-        # A node that reads the same text there sees this folder, not another of its name.
-        file.write(f"{os.getpid()} {uuid.uuid4().hex}")
-        file.flush()
-        yield
-
-
-def choose_run_dir(requested: Path | None, name: str, resume: bool) -> RunDir:
-    """The run directory to use.
-
-    Raises:
-        InputError: it holds a run and `resume` is not set, or the other way round; it is a file.
-    """
-    path = requested if requested is not None else Path("runs") / name
-    with explained(path):  # a relative path in a current directory that is gone leads nowhere
-        parts = path.absolute().parts
-        exists = (path / "experiment.yaml").exists()
-        is_file = path.exists() and not path.is_dir()
-    if is_file:
-        raise InputError(
-            "is a file; a run directory is a folder of its own, such as runs/NAME",
-            file=path,
-            field="--run-dir",
-        )
-    if "working_dir_files" in parts:
-        raise InputError(
-            "lies in Ray's copy of the job's working directory, which Ray deletes some time; give "
-            "an absolute path on a disk that stays",
-            file=path,
-            field="--run-dir",
-        )
-    if exists and not resume:
-        raise InputError(
-            "holds a run already; --resume continues it, --run-dir D starts another", file=path
-        )
-    if resume and not exists:
-        raise InputError("holds no run to resume; leave --resume out to start one", file=path)
-    return RunDir(path)
 
 
 def open_new(

@@ -10,7 +10,7 @@ from autotune.errors import InputError, NoFeasibleTrial
 from autotune.experiment import load_experiment
 from autotune.gpus import visible_note
 from autotune.machine import Machine, open_machine
-from autotune.opening import locked
+from autotune.placement import locked
 from autotune.prompt_file import refuse_other_prompts, with_readable_prompts
 from autotune.rundir import Run, RunDir
 from autotune.trial import TrialPlan, run_trial

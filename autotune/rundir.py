@@ -93,9 +93,9 @@ class RunDir:
         """
         with explained(self.path):
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self.trials.mkdir(mode=0o700, exist_ok=True)
-            if not self.run_json.exists():
+            if not self.run_json.exists():  # first: it says that the directory is a run's
                 write_json(self.run_json, {"format": FORMAT, "autotune": __version__})
+            self.trials.mkdir(mode=0o700, exist_ok=True)
 
     def create_trial(self, number: int) -> Path:
         """Make the folder of one trial; returns it."""

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import shutil
 import signal
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +21,8 @@ from autotune.hosts import Hosts
 from autotune.launchable import idle_gpus, refuse_unlaunchable
 from autotune.machine import open_machine
 from autotune.mixed import Scales
-from autotune.opening import Opened, check_machine, choose_run_dir, locked, open_again, open_new
+from autotune.opening import Opened, check_machine, open_again, open_new
+from autotune.placement import choose_fork, choose_run_dir, locked, taken_back_if_refused
 from autotune.prompt_file import (
     refuse_other_prompts,
     with_kept_prompts,
@@ -97,7 +95,7 @@ def search(options: SearchOptions, show: Callable[[Snapshot], None]) -> SearchEn
             "another --run-dir for the real ones",
             file=typed.path,
         )
-    with _taken_back_if_refused(run), locked(run):
+    with taken_back_if_refused(run), locked(run):
         refuse_other_prompts(ready, run)
         opener = open_again if options.resume else open_new
         sampler = _sampler(options, ready)
@@ -106,30 +104,13 @@ def search(options: SearchOptions, show: Callable[[Snapshot], None]) -> SearchEn
         return replace(asyncio.run(_conduct(options, opened, ready, show)), run=typed)
 
 
-@contextlib.contextmanager
-def _taken_back_if_refused(run: RunDir) -> Iterator[None]:
-    """The run directory; a new one is removed if the search is refused before its first trial.
-
-    So the same command works once what was wrong has been put right.
-    """
-    is_new = not run.path.exists() or not any(run.path.iterdir())
-    run.create()
-    try:
-        yield
-    except InputError:
-        if is_new and not any(run.trials.glob("*")):
-            shutil.rmtree(run.path, ignore_errors=True)
-        raise
-
-
 def _place(options: SearchOptions, experiment: Experiment) -> tuple[RunDir, SearchOptions]:
-    """The run directory; a fork goes beside the run it takes its knowledge from."""
+    """The run directory; a fork takes its knowledge from the run that it goes beside."""
+    run = choose_run_dir(options.run_dir, experiment.name, options.resume or options.fork)
     if not options.fork:
-        return choose_run_dir(options.run_dir, experiment.name, options.resume), options
-    old = choose_run_dir(options.run_dir, experiment.name, resume=True)
-    seeded = replace(options, resume=False, from_runs=(*options.from_runs, old.path))
-    numbered = (old.path.with_name(f"{old.path.name}-{n}") for n in count(2))
-    return RunDir(next(path for path in numbered if not path.exists())), seeded
+        return run, options
+    fork = choose_fork(run, options.resume)
+    return fork, replace(options, from_runs=(*options.from_runs, run.path))
 
 
 def _sampler(options: SearchOptions, experiment: Experiment) -> ParetoSampler:

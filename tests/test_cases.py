@@ -21,7 +21,7 @@ import pytest
 from autotune import reaper
 from autotune.engines.simulated import ledger
 from autotune.engines.simulated.adapter import make_host
-from autotune.opening import locked
+from autotune.placement import locked
 from autotune.rundir import RunDir, read_run
 from tests.patience import until
 from tests.searching import Outcome, Study, ended, kill, wait_for
@@ -116,6 +116,7 @@ def test_trials_that_run_together_never_share_a_gpu_and_strangers_are_named(stud
     study.write(gpus=4, trials=4)
     file = study.folder / "small.yaml"
     file.write_text(file.read_text().replace("moonshotai/Kimi-K2.5", "Qwen/Qwen3-8B"))  # fits
+    RunDir(study.run).create()
     make_host(study.run / "simulated", "8x-rtx-pro-6000")
     stranger = subprocess.Popen(["sleep", "600"])
     theirs = {"pid": stranger.pid, "gpu": 5, "bytes": 2**30, "mark": None, "name": "theirs"}

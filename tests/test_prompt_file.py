@@ -15,7 +15,8 @@ import pytest
 from autotune.check import check_lines
 from autotune.errors import InputError
 from autotune.experiment import load_experiment
-from autotune.opening import choose_run_dir, locked, open_new
+from autotune.opening import open_new
+from autotune.placement import choose_run_dir, locked
 from autotune.prompt_file import (
     NoPromptFile,
     prompt_file,

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from autotune.errors import InputError
-from autotune.opening import choose_run_dir
 from autotune.rundir import RunDir, read_run, write_json
 from tests.runs import baseline, failed, measured, write_run
 
@@ -151,14 +150,3 @@ def test_a_run_that_cannot_be_created_is_said_in_one_line(tmp_path: Path) -> Non
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="Not a directory"):
         RunDir(tmp_path / "file" / "run").create()
-
-
-@pytest.mark.parametrize("resume", [False, True])
-def test_a_run_directory_that_is_a_file_is_refused_in_one_line(
-    tmp_path: Path, resume: bool
-) -> None:
-    file = tmp_path / "mine.yaml"
-    file.write_text("name: mine")
-    with pytest.raises(InputError, match=r"mine\.yaml: .*is a file") as error:
-        choose_run_dir(file, "mine", resume)
-    assert "\n" not in str(error.value)

@@ -9,7 +9,7 @@ import pytest
 
 from autotune.cluster import _token_hint
 from autotune.errors import InputError
-from autotune.opening import choose_run_dir
+from autotune.placement import choose_run_dir
 from autotune.workers import _own_threads
 
 JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"

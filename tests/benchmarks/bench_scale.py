@@ -28,7 +28,8 @@ from autotune.experiment import load_experiment
 from autotune.fingerprint import Fingerprint
 from autotune.hosts import Hosts
 from autotune.ledger import Asked
-from autotune.opening import locked, open_new
+from autotune.opening import open_new
+from autotune.placement import locked
 from autotune.records import (
     PEAK,
     SINGLE,
