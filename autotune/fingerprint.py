@@ -34,6 +34,9 @@ found = {n: v for n in names if (v := version(n))}
 print(json.dumps({"python": sys.version.split()[0]} | found))
 """
 
+SIMULATED = "simulated"
+"""The setting that names a simulated machine; a real one has none."""
+
 
 class Fingerprint(Frozen):
     """One host at one time. `settings` is what `digest` is made of."""

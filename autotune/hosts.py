@@ -34,6 +34,11 @@ class Hosts:
         """Whether nothing is left to run trials on, nor about to be."""
         return not self.slots and not self.opening
 
+    @property
+    def machines(self) -> frozenset[str]:
+        """The digests of the kinds of hosts that the slots are on."""
+        return frozenset(_digest(slot.facts) for slot in self.slots)
+
     def free(self, busy: Container[int]) -> list[Slot]:
         """The slots that run nothing; `busy` holds the `id` of those that do."""
         return [slot for slot in self.slots if id(slot) not in busy]

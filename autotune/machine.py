@@ -20,7 +20,7 @@ import psutil
 
 from autotune import reaper
 from autotune.engines.simulated.ledger import holds
-from autotune.fingerprint import Fingerprint, fingerprint_of
+from autotune.fingerprint import SIMULATED, Fingerprint, fingerprint_of
 from autotune.gpus import VISIBLE, Gpu, Holder, NvmlReader, chosen, open_nvml
 
 __all__ = ["Fingerprint", "Gpu", "Holder", "Machine", "free_port", "open_machine"]
@@ -118,6 +118,13 @@ class LedgerMachine(Machine):
 
     def visible(self) -> tuple[Gpu, ...]:
         return self.gpus()  # CUDA knows nothing of simulated ones
+
+    def fingerprint(self, commands: Mapping[str, Sequence[str]]) -> Fingerprint:
+        """With the name of what is simulated: two of them can have the same GPUs, and so can a
+        real machine."""
+        found = super().fingerprint(commands)
+        settings = found.settings | {SIMULATED: str(self._read().get("host", ""))}
+        return found.model_copy(update={"settings": dict(sorted(settings.items()))})
 
     def memory_used(self) -> dict[int, int]:
         content = self._read()

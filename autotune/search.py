@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -28,9 +28,9 @@ from autotune.prompt_file import (
     with_kept_prompts,
     with_readable_prompts,
 )
-from autotune.rundir import RunDir, write_json
+from autotune.rundir import Run, RunDir, read_run, write_json
 from autotune.sampler import ParetoSampler
-from autotune.seeding import history_of, priors_of
+from autotune.seeding import Earlier, earlier_study, priors_of
 from autotune.snapshot import Snapshot, snapshot
 from autotune.space import Space
 from autotune.storage import loss_explained
@@ -85,6 +85,7 @@ def search(options: SearchOptions, show: Callable[[Snapshot], None]) -> SearchEn
             field="--allow-mixed",
         )
     typed, options = _place(options, experiment)
+    earlier = [read_run(path) for path in options.from_runs]
     run = RunDir(typed.path.resolve())  # the workers that Ray starts may be in another folder
     # Prompts that cannot be read are named before anything starts. The run keeps the experiment
     # file's own text: what is stored and compared on resume is the experiment as it was written.
@@ -98,10 +99,10 @@ def search(options: SearchOptions, show: Callable[[Snapshot], None]) -> SearchEn
     with taken_back_if_refused(run), locked(run):
         refuse_other_prompts(ready, run)
         opener = open_again if options.resume else open_new
-        sampler = _sampler(options, ready)
+        sampler = _sampler(options, experiment)
         with loss_explained():
             opened = opener(run, experiment, options.space, options.storage, sampler)
-        return replace(asyncio.run(_conduct(options, opened, ready, show)), run=typed)
+        return replace(asyncio.run(_conduct(options, opened, ready, earlier, show)), run=typed)
 
 
 def _place(options: SearchOptions, experiment: Experiment) -> tuple[RunDir, SearchOptions]:
@@ -113,14 +114,15 @@ def _place(options: SearchOptions, experiment: Experiment) -> tuple[RunDir, Sear
     return fork, replace(options, from_runs=(*options.from_runs, run.path))
 
 
-def _sampler(options: SearchOptions, experiment: Experiment) -> ParetoSampler:
+def _sampler(
+    options: SearchOptions, experiment: Experiment, earlier: Sequence[Earlier] = ()
+) -> ParetoSampler:
     space = Space(experiment)
-    history = history_of(options.from_runs, experiment, space, here=None)
     return ParetoSampler(
         options.seed,
         space=space,
         priors=priors_of(space),
-        history=history,
+        history=[(trial, study.weight) for study in earlier for trial in study.trials],
         budget=experiment.budget.trials,
     )
 
@@ -136,10 +138,15 @@ async def _conduct(
     options: SearchOptions,
     opened: Opened,
     experiment: Experiment,
+    earlier: Sequence[Run],
     show: Callable[[Snapshot], None],
 ) -> SearchEnd:
     host = _simulated_host(options, opened)
     hosts = await _open_hosts(options, opened, experiment, host)
+    # What an earlier run is worth depends on the hosts, which nobody knew before.
+    known = [earlier_study(run, experiment, opened.space, hosts.machines) for run in earlier]
+    hosts.notes += [str(study) for study in known]
+    opened.ledger.study.sampler = _sampler(options, experiment, known)
     # Not before machine and file have been accepted: a copy made for a refused search would stay.
     experiment = with_kept_prompts(experiment, opened.run, opened.experiment.workload.prompts)
     conductor = Conductor(

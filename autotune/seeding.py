@@ -6,18 +6,19 @@ study, on this machine, can be on its front.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from autotune.errors import InputError
 from autotune.experiment import Experiment, load_experiment
-from autotune.fingerprint import Fingerprint
 from autotune.ledger import CONSTRAINT, fitting_distributions
 from autotune.prompt_file import prompts_named, prompts_of
 from autotune.records import OBJECTIVES, Outcome
-from autotune.rundir import Run, RunDir, read_run
+from autotune.rundir import Run, RunDir
 from autotune.sampler import Prior
 from autotune.space import Space
 
@@ -26,6 +27,8 @@ from autotune.space import Space
 # a version seldom does.
 OTHER_MACHINE, OTHER_COMMAND, OTHER_WORKLOAD = 0.4, 0.5, 0.7
 ANY_OTHER_STUDY = 0.8
+_WEIGHTS = {"machine": OTHER_MACHINE, "command": OTHER_COMMAND, "workload": OTHER_WORKLOAD}
+_CONCLUSIVE = ("ok", "infeasible")
 
 
 def priors_of(space: Space) -> dict[str, Prior]:
@@ -36,33 +39,63 @@ def priors_of(space: Space) -> dict[str, Prior]:
     }
 
 
-def history_of(
-    paths: Sequence[Path], experiment: Experiment, space: Space, here: Fingerprint | None
-) -> list[tuple[FrozenTrial, float]]:
-    """Earlier outcomes that this space can express, each with its weight in (0, 1]."""
-    history = []
-    for path in paths:
-        run = read_run(path)
-        weight = weight_of(run, experiment, here)
-        trials = (_as_trial(outcome, space, str(path)) for outcome in run.outcomes)
-        history += [(trial, weight) for trial in trials if trial is not None]
-    return history
+@dataclass(frozen=True)
+class Earlier:
+    """What an earlier run says about this study.
 
-
-def weight_of(run: Run, experiment: Experiment, here: Fingerprint | None) -> float:
-    """How much an earlier run's results say about this study.
-
-    `experiment` is this study's, with the absolute path of its prompts.
+    `trials` are those that this study's space can express, `of` how many there were to express,
+    `weight` in (0, 1] how much they count, `differs` what takes weight from them.
     """
-    weight = ANY_OTHER_STUDY
-    if here is None or run.machine.get("digest") != here.digest:
-        weight *= OTHER_MACHINE
+
+    path: Path
+    trials: tuple[FrozenTrial, ...]
+    of: int
+    weight: float
+    differs: tuple[str, ...]
+
+    def __str__(self) -> str:
+        differs = f": another {', another '.join(self.differs)}" if self.differs else ""
+        return (
+            f"{self.path}: {len(self.trials)} of {self.of} trials fit this space, and count "
+            f"{self.weight:.2f} until this study's own say more{differs}"
+        )
+
+
+def earlier_study(
+    run: Run, experiment: Experiment, space: Space, machines: Collection[str]
+) -> Earlier:
+    """What a run says about this study, before anything is launched.
+
+    Args:
+        experiment: this study's, with the absolute path of its prompts.
+        machines: fingerprints' digests of all hosts that this study runs on.
+    """
+    trials = [_as_trial(outcome, space, str(run.path)) for outcome in run.outcomes]
+    differs = tuple(_differences(run, experiment, machines))
+    return Earlier(
+        path=run.path,
+        trials=tuple(trial for trial in trials if trial is not None),
+        of=sum(1 for outcome in run.outcomes if outcome.state in _CONCLUSIVE),
+        weight=ANY_OTHER_STUDY * prod(_WEIGHTS[what] for what in differs),
+        differs=differs,
+    )
+
+
+def _differences(run: Run, experiment: Experiment, machines: Collection[str]) -> Iterator[str]:
+    """What an earlier run did otherwise; what cannot be read may have been anything."""
+    if not machines or _machines_of(run) != set(machines):
+        yield "machine"
     then = _experiment_of(run)
     if then is None or then.engines != experiment.engines:
-        weight *= OTHER_COMMAND
+        yield "command"
     if then is None or not _same_workload(run, then, experiment):
-        weight *= OTHER_WORKLOAD
-    return weight
+        yield "workload"
+
+
+def _machines_of(run: Run) -> set[str]:
+    """The digests of all its hosts: where they differ, what is true of one may not be of all."""
+    digests = {run.machine.get("digest"), *(outcome.machine for outcome in run.outcomes)}
+    return {str(digest) for digest in digests if digest}
 
 
 def _same_workload(run: Run, then: Experiment, now: Experiment) -> bool:
@@ -82,7 +115,7 @@ def _experiment_of(run: Run) -> Experiment | None:
 
 
 def _as_trial(outcome: Outcome, space: Space, study: str) -> FrozenTrial | None:
-    if outcome.state not in ("ok", "infeasible"):
+    if outcome.state not in _CONCLUSIVE:
         return None
     distributions = fitting_distributions(space, outcome.params)
     if distributions is None or set(outcome.params) != set(space.active(outcome.params)):

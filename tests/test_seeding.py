@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 
 from autotune.experiment import Experiment, load_experiment
-from autotune.fingerprint import Fingerprint
 from autotune.rundir import RunDir, read_run
 from autotune.seeding import (
     ANY_OTHER_STUDY,
     OTHER_COMMAND,
     OTHER_MACHINE,
     OTHER_WORKLOAD,
-    history_of,
-    weight_of,
+    Earlier,
+    earlier_study,
 )
 from autotune.space import Space
+from tests.searching import study_in
 
 FILE = """
 name: small
@@ -30,15 +30,16 @@ parameters:
   steps: {choices: [0, 3], flag: speculative-num-steps}
 known_good: [{steps: 0}]
 """
-HERE = Fingerprint(hostname="host", settings={"gpu.name": "H200"}, engine_versions={}, gpu_uuids=())
+HERE = "0123456789abcdef"
+"""The digest of this host."""
 
 
-def earlier_run(path: Path, text: str = FILE) -> Path:
-    """On the machine ``HERE``, with one working trial."""
+def earlier_run(path: Path, text: str = FILE, machine: str = HERE) -> Path:
+    """On the machine ``HERE``, with one working trial, of another machine's figures perhaps."""
     trial = path / "trials" / "0000"
     trial.mkdir(parents=True)
     (path / "experiment.yaml").write_text(text)
-    (path / "machine.json").write_text(json.dumps({"digest": HERE.digest}))
+    (path / "machine.json").write_text(json.dumps({"digest": HERE}))
     outcome = {
         "number": 0,
         "state": "ok",
@@ -47,6 +48,7 @@ def earlier_run(path: Path, text: str = FILE) -> Path:
         "command": ["sglang"],
         "env": {},
         "key": "one",
+        "machine": machine,
         "values": {"single_stream_tok_s": 60.0, "peak_tok_s": 900.0},
     }
     (trial / "outcome.json").write_text(json.dumps(outcome))
@@ -58,6 +60,12 @@ def now(tmp_path: Path) -> Experiment:
     return load_experiment(tmp_path / "now.yaml")
 
 
+def said_by(run: Path, experiment: Experiment, *machines: str) -> Earlier:
+    """What a run says to a study on this host, or on others."""
+    space = Space(experiment)
+    return earlier_study(read_run(run), experiment, space, frozenset(machines or (HERE,)))
+
+
 @pytest.mark.parametrize(
     ("old", "new", "factor"),
     [
@@ -67,11 +75,19 @@ def now(tmp_path: Path) -> Experiment:
     ],
 )
 def test_only_what_differs_takes_weight(tmp_path: Path, old: str, new: str, factor: float) -> None:
-    run = read_run(earlier_run(tmp_path / "run", FILE.replace(old, new, 1)))
-    weight = weight_of(run, now(tmp_path), HERE)
-    assert weight == pytest.approx(ANY_OTHER_STUDY * factor)
-    unknown = weight_of(run, now(tmp_path), here=None)
-    assert unknown == pytest.approx(weight * OTHER_MACHINE)
+    run = earlier_run(tmp_path / "run", FILE.replace(old, new, 1))
+    here = said_by(run, now(tmp_path))
+    assert here.weight == pytest.approx(ANY_OTHER_STUDY * factor)
+    assert said_by(run, now(tmp_path), "other").weight == pytest.approx(here.weight * OTHER_MACHINE)
+
+
+def test_a_machine_is_the_same_only_if_all_hosts_are(tmp_path: Path) -> None:
+    run = earlier_run(tmp_path / "run")
+    assert said_by(run, now(tmp_path)).differs == ()
+    assert said_by(run, now(tmp_path), HERE, "other").differs == ("machine",)
+    mixed = earlier_run(tmp_path / "mixed", machine="other")
+    assert said_by(mixed, now(tmp_path)).differs == ("machine",)
+    assert said_by(mixed, now(tmp_path), HERE, "other").differs == ()
 
 
 @pytest.mark.parametrize(("held_then", "factor"), [("same", 1.0), ("other", OTHER_WORKLOAD)])
@@ -83,19 +99,48 @@ def test_prompts_differ_by_what_they_hold_not_by_their_name(
     for then in (str(prompts), "elsewhere.jsonl"):
         path = earlier_run(tmp_path / Path(then).stem, f"{FILE}workload: {{prompts: {then}}}")
         RunDir(path).prompts.write_text(held_then)
-        weight = weight_of(read_run(path), now(tmp_path).with_prompts(prompts), HERE)
+        weight = said_by(path, now(tmp_path).with_prompts(prompts)).weight
         assert weight == pytest.approx(ANY_OTHER_STUDY * factor)
-        shipped = weight_of(read_run(path), now(tmp_path), HERE)
+        shipped = said_by(path, now(tmp_path)).weight
         assert shipped == pytest.approx(ANY_OTHER_STUDY * OTHER_WORKLOAD)
 
 
 def test_a_run_whose_experiment_cannot_be_read_counts_least(tmp_path: Path) -> None:
-    run = read_run(earlier_run(tmp_path / "run", "name: [broken"))
-    assert 0 < weight_of(run, now(tmp_path), HERE) < ANY_OTHER_STUDY * OTHER_COMMAND
+    run = earlier_run(tmp_path / "run", "name: [broken")
+    assert said_by(run, now(tmp_path)).differs == ("command", "workload")
 
 
 def test_trials_say_which_run_they_are_of(tmp_path: Path) -> None:
-    runs = [earlier_run(tmp_path / name) for name in ("one", "two")]
+    for run in (earlier_run(tmp_path / name) for name in ("one", "two")):
+        (trial,) = said_by(run, now(tmp_path)).trials
+        assert trial.user_attrs["study"] == str(run)
+
+
+def test_it_is_said_what_an_earlier_run_is_worth(tmp_path: Path) -> None:
+    run = earlier_run(tmp_path / "run", FILE.replace("rope: 1", "rope: 2"))
+    assert str(said_by(run, now(tmp_path), "other")) == (
+        f"{run}: 1 of 1 trials fit this space, and count 0.16 until this study's own say more: "
+        "another machine, another command"
+    )
     experiment = now(tmp_path)
-    history = history_of(runs, experiment, Space(experiment), HERE)
-    assert [trial.user_attrs["study"] for trial, _ in history] == [str(run) for run in runs]
+    narrow = Experiment.model_validate(
+        experiment.model_dump(exclude_unset=True)
+        | {"parameters": {"steps": {"choices": [3, 5], "flag": "steps"}}, "known_good": []}
+    )
+    assert str(said_by(run, narrow)).startswith(f"{run}: 0 of 1 trials fit this space")
+
+
+def test_a_search_knows_whether_an_earlier_run_was_of_its_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = study_in(tmp_path / "old", trials=1)
+    assert old.search()[0] == 0
+    for name, host, said in (
+        ("same", "8x-rtx-pro-6000", "count 0.80 until this study's own say more\n"),
+        ("other", "8x-rtx-pro-6000-no-p2p", "another machine\n"),  # with the same GPUs
+    ):
+        monkeypatch.setenv("AUTOTUNE_SIM_HOST", host)
+        status, output = study_in(tmp_path / name, trials=1).search("--from", str(old.run))
+        assert status == 0, output
+        assert f"note: {old.run}: 1 of 1 trials fit this space" in output
+        assert said in output
