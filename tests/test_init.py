@@ -8,6 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from autotune.engines.launch import rendered
+from autotune.engines.simulated import sglang_args, vllm_args
+from autotune.engines.simulated.adapter import without_entry
+from autotune.engines.simulated.hosts import host_named, infer_host
 from autotune.errors import InputError
 from autotune.experiment import Experiment
 from autotune.experiment_errors import validated
@@ -52,6 +56,22 @@ def test_what_is_written_for_any_host_is_valid_or_refused_in_one_line(model):
             assert space.settings(params).command
             assert len(params) <= 14
     assert valid >= 4
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_what_is_written_can_be_simulated_at_once(model):
+    """No simulated engine refuses the known good launches: `search --simulate` is what is next."""
+    parsers = {"sglang": sglang_args.parse, "vllm": vllm_args.parse}
+    for gpus, kind in itertools.product((1, 8), KINDS):
+        try:
+            space = written(model, BOTH, gpus, kind.name)
+        except InputError:
+            continue
+        host = host_named(infer_host(space.experiment.name, gpus))
+        for params in space.known_good:
+            settings = space.settings(params)
+            words = without_entry((*settings.command, *rendered(settings.args)))
+            parsers[settings.engine](words, settings.env, host)
 
 
 def test_every_parameter_is_commented_and_no_line_is_long():

@@ -54,7 +54,7 @@ def read_model(name: str) -> ModelFacts:
     folder = Path(name).expanduser()
     if folder.is_dir():
         return _from_folder(name, folder)
-    known = _from_name(name)
+    known = facts_from_name(name)
     if known is None:
         raise InputError(
             f"--model {name}: no such folder, and the name is not known here: give the folder "
@@ -126,7 +126,7 @@ def _weights_gb(folder: Path) -> float | None:
 
 def _drafter(facts: ModelFacts, folder: str) -> Drafter | None:
     """The drafter of the model that the folder's name tells, if its checkpoint has none."""
-    known = _from_name(folder)
+    known = facts_from_name(folder)
     return facts.drafter or (known.drafter if known else None)
 
 
@@ -177,7 +177,8 @@ _KNOWN: tuple[tuple[str, ModelFacts], ...] = (
 )  # fmt: skip
 
 
-def _from_name(name: str) -> ModelFacts | None:
+def facts_from_name(name: str) -> ModelFacts | None:
+    """What a well-known name, or at least the size in it, says; None if it says nothing."""
     text = name.lower().replace("_", "-")
     facts = next((facts for pattern, facts in _KNOWN if re.search(pattern, text)), None)
     size = re.search(r"(?<![a-z0-9.])(\d+(?:\.\d+)?)b(?![a-z0-9])", text)

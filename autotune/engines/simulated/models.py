@@ -1,7 +1,7 @@
 """The models that can be served: sizes, shapes and what their drafters reach.
 
 Known models have their published figures; any other is inferred from its `config.json` or, failing
-that, from the size in its name ("Llama-3.3-70B" is a dense model of 70e9 parameters).
+that, from its name, as `autotune init` does ("Llama-3.3-70B" is a dense model of 70e9 parameters).
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from autotune.init.models import facts_from_name
 
 
 @dataclass(frozen=True)
@@ -147,7 +149,7 @@ QWEN3_8B = Model(
     kv_bytes=36 * 2 * 8 * 128 * 2,
     mla=False,
     quantization="bf16",
-    context=32_768,
+    context=40_960,
     heads=32,
     kernel_us=45.0,
     draft=Draft(1.78e9, 16, 16 * 2 * 8 * 128 * 2, _CODING, _CODING, host_ms=0.197),
@@ -201,7 +203,7 @@ NARROW = Model(  # of dummy_models.py: many narrow layers, so that all-reduces d
 
 _KNOWN = (
     ("nccl-narrow", NARROW),
-    ("mini", MINI),
+    ("mini-kimi", MINI),
     ("kimi-k2", KIMI),
     ("kimi-k25", KIMI),
     ("glm-5", GLM5),
@@ -222,7 +224,21 @@ def model_named(path: str) -> Model:
     if config.is_file():
         return model_from_config(path, json.loads(config.read_text()))
     sizes = re.findall(r"(\d+(?:\.\d+)?)b(?![a-z])", text)
-    return _dense(path, float(sizes[0]) * 1e9 if sizes else 8e9)
+    return _as_named(_dense(path, float(sizes[0]) * 1e9 if sizes else 8e9), path)
+
+
+def _as_named(model: Model, path: str) -> Model:
+    """With what `autotune init` knows of the name: a file that it wrote must start."""
+    facts = facts_from_name(path)
+    if facts is None:
+        return model
+    return replace(
+        model,
+        architecture=facts.architecture,
+        context=facts.context,
+        heads=facts.heads or model.heads,
+        dense_bytes=(facts.weights_gb or model.dense_bytes / 1e9) * 1e9,
+    )
 
 
 def _dense(name: str, params: float) -> Model:
