@@ -15,9 +15,9 @@ from autotune.explain.finding import (
     cause,
     fact,
     peaks_of_front_ends,
-    step_ms,
     unknown,
 )
+from autotune.explain.launches import step_of, with_launches
 from autotune.explain.peers import Peer, parameters_about, peers
 from autotune.records import SINGLE, Outcome, Value
 from autotune.rundir import Run
@@ -44,7 +44,8 @@ def collective(case: Case) -> Iterator[Finding]:
     if not about & set(case.trial.params):
         return
     clean = takewhile(lambda peer: not peer.others, peers(case, about, lambda _: True))
-    pairs = [(peer, ratios_of(case.point, peer.point)) for peer in islice(clean, MOST_PAIRS)]
+    own = with_launches(case.run, case.pooled)
+    pairs = [(peer, ratios_of(own, peer.point)) for peer in islice(clean, MOST_PAIRS)]
     better = [(peer, ratios) for peer, ratios in pairs if _is_better(ratios)]
     faster = [pair for pair in better if _is_credited(case.run, case.trial, pair[0].trial, pair[1])]
     if faster:
@@ -77,12 +78,13 @@ def _is_credited(run: Run, one: Outcome, other: Outcome, ratios: Ratios) -> bool
 
 def _is_first_token_alone(run: Run, one: Outcome, other: Outcome) -> bool:
     """Whether a step takes as long, and the first token differs as in equal launches."""
-    step, faster_step = step_ms(one), step_ms(other)
+    step, faster = step_of(run, one), step_of(run, other)
     first, sooner = _first_token_ms(one), _first_token_ms(other)
-    if step is None or faster_step is None or first is None or sooner is None:
+    if step is None or faster is None or first is None or sooner is None:
         return False
-    as_long = faster_step >= step * (1 - _SAME_STEP)
-    return as_long and first - sooner <= _first_token_varies_ms(run)
+    return step.beyond(faster) <= _SAME_STEP * step.ms and first - sooner <= _first_token_varies_ms(
+        run
+    )
 
 
 def _first_token_ms(outcome: Outcome) -> float | None:
@@ -141,12 +143,12 @@ def _figures(ratios: Ratios) -> dict[str, float]:
 
 
 def _slower_than(case: Case, peer: Peer, ratios: Ratios) -> Finding:
-    own, other = step_ms(case.trial), step_ms(peer.trial)
+    own, other = step_of(case.run, case.trial), step_of(case.run, peer.trial)
     share = ""
-    if own is not None and other is not None and other < own * (1 - _SAME_STEP):
+    if own is not None and other is not None and own.beyond(other) > _SAME_STEP * own.ms:
         share = (
-            f" A step takes {own:.1f} ms against {other:.1f} ms: all-reduce is at least "
-            f"{1 - other / own:.0%} of it."
+            f" A step takes {own.ms:.1f} ms against {other.ms:.1f} ms: all-reduce is at least "
+            f"{1 - other.ms / own.ms:.0%} of it."
         )
     return cause(
         NAME,
@@ -154,20 +156,21 @@ def _slower_than(case: Case, peer: Peer, ratios: Ratios) -> Finding:
         f"nothing but {_changes(peer)} and has {_gains(ratios)}.{share}"
         f"{peaks_of_front_ends(case.trial, peer.trial)}",
         _changes(peer),
-        step_ms=own,
-        peer_step_ms=other,
+        step_ms=own.ms if own else None,
+        peer_step_ms=other.ms if other else None,
         **_figures(ratios),
     )
 
 
 def _first_token_only(case: Case, peer: Peer, ratios: Ratios) -> Finding:
-    own, other = step_ms(case.trial), step_ms(peer.trial)
+    own, other = step_of(case.run, case.trial), step_of(case.run, peer.trial)
     first, sooner = _first_token_ms(case.trial), _first_token_ms(peer.trial)
+    assert own is not None and other is not None, "else it would not be known that steps are equal"
     return fact(
         NAME,
         f"Trial {peer.trial.number} differs in nothing but {_changes(peer)} and has "
-        f"{_gains(ratios)}, but at one request a decode step takes as long ({own:.2f} and "
-        f"{other:.2f} ms): the difference lies in the time to the first token ({first:.0f} and "
+        f"{_gains(ratios)}, but at one request a decode step takes as long ({own.ms:.2f} and "
+        f"{other.ms:.2f} ms): the difference lies in the time to the first token ({first:.0f} and "
         f"{sooner:.0f} ms), and launches differ in that by chance.",
         "",
         **_figures(ratios),

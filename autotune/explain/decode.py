@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
+from autotune.compare import ratios_of
 from autotune.explain.finding import (
     Case,
     Finding,
@@ -13,11 +15,11 @@ from autotune.explain.finding import (
     peaks_of_front_ends,
     speculates,
     speculative_steps,
-    step_ms,
     unknown,
 )
+from autotune.explain.launches import Step, step_of, with_launches
 from autotune.explain.peers import Peer, parameters_about, peers
-from autotune.records import Outcome
+from autotune.records import PEAK, Outcome
 
 _AS_MANY = 0.9  # of the requests at once: two peaks that can be compared
 GRAPH, EAGER = 0.9, 0.1
@@ -28,24 +30,29 @@ GRAPHS_OFF = ("disable_cuda_graph", "enforce_eager")
 def decode_step(case: Case) -> Iterator[Finding]:
     """How long a step takes, with and against the baseline."""
     name = "draft-and-verify cycle" if speculates(case.trial) else "decode step"
-    step = step_ms(case.trial)
+    step = step_of(case.run, case.trial)
     if step is None:
         yield unknown("decode_step", f"Not known how long a {name} takes: nothing to time it by.")
         return
     baseline = case.baseline
-    before = step_ms(baseline) if baseline is not None else None
+    before = step_of(case.run, baseline) if baseline is not None else None
     against = ""
     if before is not None and baseline is not case.trial:
-        against = f", {_share(step, before)} the baseline's {before:.1f} ms"
-    statement = f"A {name} takes {step:.1f} ms at one request{against}."
-    yield fact("decode_step", statement, step_ms=step, baseline_step_ms=before)
+        against = f", {_against(step, before)}"
+    statement = f"A {name} takes {step.ms:.1f} ms at one request{against}."
+    baseline_ms = before.ms if before is not None else None
+    yield fact("decode_step", statement, step_ms=step.ms, baseline_step_ms=baseline_ms)
 
 
-def _share(value: float, reference: float) -> str:
-    change = (value / reference - 1) * 100
+def _against(step: Step, baseline: Step) -> str:
+    """`30 % more than the baseline's 12.1 ms`, unless launches of them differ by as much."""
+    reference = f"the baseline's {baseline.ms:.1f} ms"
+    change = (step.ms / baseline.ms - 1) * 100
     if abs(change) < 0.5:
-        return "as long as"
-    return f"{abs(change):.0f} % {'more' if change > 0 else 'less'} than"
+        return f"as long as {reference}"
+    if not step.beyond(baseline):
+        return f"no other than {reference}: launches of one configuration differ by as much"
+    return f"{abs(change):.0f} % {'more' if change > 0 else 'less'} than {reference}"
 
 
 # -- speculation ----------------------------------------------------------------------------
@@ -55,24 +62,24 @@ def speculation(case: Case) -> Iterator[Finding]:
     """Cycle time, accept length and break-even, and which of them makes speculation lose."""
     if not speculates(case.trial):
         return
-    accepted, cycle = case.figure("single_accept_length"), step_ms(case.trial)
+    accepted, cycle = case.figure("single_accept_length"), step_of(case.run, case.trial)
     if accepted is None or cycle is None:
         yield unknown(
             "speculation", "Not known whether speculation pays: no accept length was reported."
         )
         return
     plain = _plain_peer(case)
-    plain_ms = step_ms(plain.trial) if plain is not None else None
-    if plain is None or plain_ms is None:
+    plain_step = step_of(case.run, plain.trial) if plain is not None else None
+    if plain is None or plain_step is None:
         yield unknown(
             "speculation",
-            f"A verify cycle takes {cycle:.1f} ms for {accepted:.2f} accepted tokens. Not known "
+            f"A verify cycle takes {cycle.ms:.1f} ms for {accepted:.2f} accepted tokens. Not known "
             "where speculation breaks even: no comparable trial without it was measured.",
         )
     else:
-        yield _break_even(case, accepted, cycle, plain, plain_ms)
+        yield _break_even(case, accepted, cycle, plain, plain_step)
     if _runs_eager(case.trial):
-        yield _verify_without_graph(case, cycle)
+        yield _verify_without_graph(case, cycle.ms)
 
 
 def _plain_peer(case: Case) -> Peer | None:
@@ -86,21 +93,26 @@ def _runs_eager(outcome: Outcome) -> bool:
     return share is not None and share <= EAGER
 
 
-def _break_even(case: Case, accepted: float, cycle: float, plain: Peer, plain_ms: float) -> Finding:
+def _break_even(case: Case, accepted: float, cycle: Step, plain: Peer, step: Step) -> Finding:
     """Speculation pays if a cycle yields more tokens than plain decode does in that time.
 
     It is the accept length's fault only where the verify is known to have run from a graph.
     """
-    needed = cycle / plain_ms
-    change = f"{abs(accepted / needed - 1) * 100:.0f} %"
-    figures = {"cycle_ms": cycle, "plain_ms": plain_ms, "break_even": needed}
+    needed = cycle.ms / step.ms
+    gain = accepted / needed - 1
+    even = abs(gain) <= math.hypot(cycle.apart / cycle.ms, step.apart / step.ms)
+    verdict = f"it {'gains' if gain > 0 else 'loses'} {abs(gain) * 100:.0f} %"
+    if even:
+        verdict += ", which is within what launches of one configuration differ by"
+    figures = {"cycle_ms": cycle.ms, "plain_ms": step.ms, "break_even": needed}
     statement = (
-        f"A verify cycle takes {cycle:.1f} ms against {plain_ms:.1f} ms for plain decode "
+        f"A verify cycle takes {cycle.ms:.1f} ms against {step.ms:.1f} ms for plain decode "
         f"(trial {plain.trial.number}{plain.caveat}): speculation needs an accept length over "
-        f"{needed:.2f}, it has {accepted:.2f}: it {'gains' if accepted > needed else 'loses'} "
-        f"{change}.{_accept_rate(case, accepted)}"
+        f"{needed:.2f}, it has {accepted:.2f}: {verdict}.{_accept_rate(case, accepted)}"
     )
-    if accepted > needed:
+    if even:
+        return fact("speculation_breaks_even", statement, "", accept_length=accepted, **figures)
+    if gain > 0:
         return fact("speculation_pays", statement, "", accept_length=accepted, **figures)
     if _runs_eager(case.trial):
         return fact("speculation_loses", statement, "", accept_length=accepted, **figures)
@@ -141,15 +153,16 @@ def speculation_at_peak(case: Case) -> Iterator[Finding]:
     plain = _plain_peer(case) if speculates(case.trial) else None
     if plain is None or not _as_many_at_once(case.trial, plain.trial):
         return
-    own, other = case.point, plain.point
-    ratio = own.peak / other.peak
+    ratio = ratios_of(with_launches(case.run, case.pooled), plain.point)[PEAK]
+    change = f"{'gains' if ratio.ratio < 1 else 'costs'} {abs(1 / ratio.ratio - 1) * 100:.0f} %"
+    if ratio.sign == "same":
+        change = "neither gains nor costs more than the spread"
     yield fact(
         "speculation_at_peak",
-        f"At peak speculation {'gains' if ratio > 1 else 'costs'} {abs(ratio - 1) * 100:.0f} %: "
-        f"{own.peak:,.0f} against {other.peak:,.0f} tok/s without it "
+        f"At peak speculation {change}: {ratio.a:,.0f} against {ratio.b:,.0f} tok/s without it "
         f"(trial {plain.trial.number}{plain.caveat})."
         f"{peaks_of_front_ends(case.trial, plain.trial)}",
-        peak_ratio=ratio,
+        peak_ratio=1 / ratio.ratio,
     )
 
 
@@ -165,7 +178,7 @@ def _as_many_at_once(one: Outcome, other: Outcome) -> bool:
 
 def decode_without_graph(case: Case) -> Iterator[Finding]:
     """Launch overhead, from the pair of trials with and without CUDA graphs."""
-    step = step_ms(case.trial)
+    step = step_of(case.run, case.trial)
     if speculates(case.trial) or step is None:
         return
     share = case.figure("single_decode_graph_share")
@@ -174,17 +187,18 @@ def decode_without_graph(case: Case) -> Iterator[Finding]:
             "decode_graph", "Not known whether decode ran from a CUDA graph: the server is silent."
         )
     elif share <= EAGER:
-        yield _launch_overhead(case, step, share)
+        yield _launch_overhead(case, step.ms, share)
 
 
 def _launch_overhead(case: Case, step: float, share: float) -> Finding:
     text = f"Decode ran without CUDA graphs ({share:.0%} of the steps from one)"
     advice = "remove what disables CUDA graphs"
     pair = _graph_peer(case)
-    with_graph = step_ms(pair.trial) if pair is not None else None
-    if pair is None or with_graph is None:
+    graphed = step_of(case.run, pair.trial) if pair is not None else None
+    if pair is None or graphed is None:
         text += "; what that costs is not known, as no comparable trial ran from one."
         return cause("decode_without_graph", text, advice, step_ms=step, graph_share=share)
+    with_graph = graphed.ms
     overhead = step - with_graph
     return cause(
         "decode_without_graph",

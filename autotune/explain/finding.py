@@ -51,7 +51,7 @@ class Case:
         return outcome if is_measured(outcome) else None
 
     @property
-    def point(self) -> Point:
+    def pooled(self) -> Point:
         """The pooled figures of its configuration; a repeat has those of the trial it repeats.
 
         A configuration that failed in a fresh launch has none; the trial's own are taken then.

@@ -102,7 +102,7 @@ def client_overloaded(case: Case) -> Iterator[Finding]:
 
 def first_claim_too_high(case: Case) -> Iterator[Finding]:
     """A finalist whose first figure did not hold."""
-    point = case.point
+    point = case.pooled
     if point.claimed is None:
         return
     claimant = case.run.outcome(point.number)

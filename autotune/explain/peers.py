@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.explain.finding import Case
+from autotune.explain.launches import with_launches
 from autotune.front import Point, is_measured
 from autotune.records import Outcome
 from autotune.rundir import Run
@@ -21,7 +22,8 @@ FARTHEST = 2
 
 @dataclass(frozen=True)
 class Peer:
-    """Another measured configuration: its first trial and its pooled figures.
+    """Another measured configuration: its first trial and its pooled figures, whose spread is no
+    smaller than what its launches differ by.
 
     `others` are the changes beyond those a rule allows.
     """
@@ -73,7 +75,12 @@ def peers(case: Case, allowed: frozenset[str], accept: Callable[[Outcome], bool]
             continue
         if other.engine == case.trial.engine and accept(other):
             found = differences(other.params, case.trial.params)
-            yield Peer(other, point, found, tuple(c for c in found if c.name not in allowed))
+            yield Peer(
+                other,
+                with_launches(case.run, point),
+                found,
+                tuple(c for c in found if c.name not in allowed),
+            )
 
 
 @dataclass(frozen=True)

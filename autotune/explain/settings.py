@@ -17,6 +17,7 @@ from autotune.explain.finding import (
     peaks_of_front_ends,
     unknown,
 )
+from autotune.explain.launches import with_launches
 from autotune.explain.peers import peers
 from autotune.verdict import value_text
 
@@ -74,8 +75,9 @@ def _pool_smaller(case: Case) -> Iterator[Finding]:
 def without_effect(case: Case) -> Iterator[Finding]:
     """Parameters whose change made no difference at all between this trial and another."""
     clean = takewhile(lambda peer: len(peer.changes) == 1, peers(case, frozenset(), lambda _: True))
+    own = with_launches(case.run, case.pooled)
     for name, peer in {peer.changes[0].name: peer for peer in clean}.items():
-        if {ratio.sign for ratio in ratios_of(case.point, peer.point).values()} == {"same"}:
+        if {ratio.sign for ratio in ratios_of(own, peer.point).values()} == {"same"}:
             hidden = peaks_of_front_ends(case.trial, peer.trial)
             yield fact(
                 "without_effect",

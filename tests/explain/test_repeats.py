@@ -10,7 +10,7 @@ from autotune.explain import explain_text, findings_of
 from autotune.explain.finding import Finding
 from autotune.records import Outcome, Purpose
 from autotune.rundir import Run
-from tests.explain.synthetic import base, healthy, run_of
+from tests.explain.synthetic import base, causes, healthy, named, run_of
 from tests.runs import measured
 
 SPECULATES = healthy(single_p50_tpot_ms=8.0, single_accept_length=2.9)
@@ -78,6 +78,57 @@ def test_a_repeat_is_not_what_others_are_compared_with(tmp_path: Path) -> None:
     spec = measured(2, 118, 1300, params={"num_steps": 3}, figures=SPECULATES)
     run = run_of(tmp_path, base(), again(base(), 1, "drift"), spec)
     assert "(trial 0)" in said(run, 2)["speculation_pays"].statement
+
+
+def noisy(first: Outcome, number: int, tok_s: float, tpot_ms: float) -> Outcome:
+    """A launch of the same, at another speed."""
+    figures = {**first.figures, "single_p50_tpot_ms": tpot_ms}
+    peak = (first.values or {})["peak_tok_s"]
+    values = {"single_stream_tok_s": tok_s, "peak_tok_s": peak}
+    return again(first, number, "finalist", values=values, figures=figures)
+
+
+def test_a_step_is_that_of_all_launches_and_differs_by_more_than_they_do(tmp_path: Path) -> None:
+    slow = measured(1, 78, 1536, params={"nccl_proto": "LL"},
+                    figures=healthy(single_p50_tpot_ms=12.8))  # fmt: skip
+    alone = named(run_of(tmp_path / "alone", base(), slow), 1, "decode_step").statement
+    assert "takes 12.8 ms at one request, 6 % more than the baseline's 12.1 ms" in alone
+    launches = (noisy(base(), 2, 79, 12.7), noisy(base(), 3, 84, 11.9))
+    run = run_of(tmp_path / "repeated", base(), slow, *launches)
+    assert (
+        "takes 12.8 ms at one request, no other than the baseline's 12.1 ms: launches of one"
+        in (named(run, 1, "decode_step").statement)
+    )
+    assert causes(run, 1) == {}
+
+
+def test_speculation_neither_pays_nor_loses_by_less_than_launches_differ_by(tmp_path: Path) -> None:
+    figures = healthy(single_p50_tpot_ms=12.5, single_accept_length=1.4)
+    spec = measured(1, 80, 1500, params={"num_steps": 3}, figures=figures)
+    run = run_of(tmp_path / "once", base(), spec)
+    assert set(causes(run, 1)) == {"accept_length_low"}
+    run = run_of(tmp_path / "twice", base(), spec, noisy(base(), 2, 79, 12.8))
+    assert causes(run, 1) == {}
+    assert "it loses 0 %, which is within" in named(run, 1, "speculation_breaks_even").statement
+
+
+def test_the_launch_that_made_a_finalist_still_tells_how_far_launches_lie_apart(
+    tmp_path: Path,
+) -> None:
+    """A fresh launch alone counts for the figures; what it differs by from the first is luck."""
+    first = measured(1, 95, 1536, params={"nccl_proto": "LL"}, figures=healthy())
+    run = run_of(tmp_path, base(), first, noisy(first, 2, 85, 12.1))
+    said = named(run, 0, "collective_settings").statement
+    assert said.startswith("No setting of the collective was seen that is better")
+    assert "+3.0 % single stream, +0.0 % peak, both within the spread" in said
+
+
+def test_a_peak_within_the_spread_is_neither_a_gain_nor_a_cost(tmp_path: Path) -> None:
+    spec = measured(1, 118, 1530, params={"num_steps": 3}, figures=SPECULATES)
+    said = named(run_of(tmp_path, base(), spec), 1, "speculation_at_peak").statement
+    assert said.startswith(
+        "At peak speculation neither gains nor costs more than the spread: 1,530"
+    )
 
 
 def test_a_repeat_s_heading_says_what_it_repeats(tmp_path: Path) -> None:
