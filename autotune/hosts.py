@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
 
+from autotune.fingerprint import SIMULATED
 from autotune.front import front_of, points_of
 from autotune.ledger import Asked, Ledger
 from autotune.losses import Losses
@@ -38,6 +39,12 @@ class Hosts:
     def machines(self) -> frozenset[str]:
         """The digests of the kinds of hosts that the slots are on."""
         return frozenset(_digest(slot.facts) for slot in self.slots)
+
+    @property
+    def simulated(self) -> tuple[str, ...]:
+        """The names of the simulated machines that the slots are on; none on real ones."""
+        settings = [slot.facts.fingerprint.settings for slot in self.slots]
+        return tuple(sorted({each[SIMULATED] for each in settings if SIMULATED in each}))
 
     def free(self, busy: Container[int]) -> list[Slot]:
         """The slots that run nothing; `busy` holds the `id` of those that do."""

@@ -46,7 +46,7 @@ class _Closing:
         run = replace(read_run(end.run.path), status={})
         lines = [f"done: {end.reason}", *_front_lines(end.last), *caveats(run)]
         if end.last.simulated:
-            lines.insert(0, SIMULATION)
+            lines.insert(0, simulation_line(end.last))
         return [
             *lines,
             f"next: autotune show {end.run.path}",
@@ -75,7 +75,7 @@ class PlainView(_Closing):
     def show(self, state: Snapshot) -> None:
         if state.simulated and not self._labelled:
             self._labelled = True
-            print(SIMULATION, flush=True)
+            print(simulation_line(state), flush=True)
         for progress in state.running:
             self._say_progress(progress)
         self._say_ended(state)
@@ -128,7 +128,7 @@ def screen(state: Snapshot) -> Group:
     """The live display."""
     parts: list[Text | Table] = []
     if state.simulated:
-        parts.append(Text(SIMULATION, style="bold yellow"))
+        parts.append(Text(simulation_line(state), style="bold yellow"))
     parts.append(Text(summary_line(state), style="bold"))
     parts += [_progress_text(progress) for progress in state.running]
     if state.front:
@@ -140,6 +140,12 @@ def screen(state: Snapshot) -> Group:
     if state.stopping:
         parts.append(Text(f"stopping: {state.stopping}; cleaning up", style="bold yellow"))
     return Group(*parts)
+
+
+def simulation_line(state: Snapshot) -> str:
+    """That nothing was measured, and which machine is simulated."""
+    machines = " and ".join(state.simulated_machines)
+    return SIMULATION.replace(":", f" of {machines}:", 1) if machines else SIMULATION
 
 
 def summary_line(state: Snapshot) -> str:

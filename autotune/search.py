@@ -195,7 +195,10 @@ def _simulated_host(options: SearchOptions, opened: Opened) -> Path | None:
 
     folder = opened.run.path / "simulated"
     if options.address is None:
-        create_host(folder, opened.experiment)
+        try:
+            create_host(folder, opened.experiment)
+        except KeyError as error:
+            raise InputError(str(error.args[0]), field="AUTOTUNE_SIM_HOST") from error
     return folder
 
 

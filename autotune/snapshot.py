@@ -49,6 +49,7 @@ class Snapshot(Frozen):
     eta_seconds: float | None
     stopping: str | None
     recent: tuple[str, ...] = ()  # how the last trials ended, a line each, the newest last
+    simulated_machines: tuple[str, ...] = ()  # the kinds that are simulated, as their servers know
     notes: tuple[str, ...] = ()  # of the hosts: who is gone or was left out, and why
 
 
@@ -62,6 +63,7 @@ def snapshot(study: Conductor) -> Snapshot:
         name=study.experiment.name,
         pid=os.getpid(),
         simulated=study.simulated_host is not None,
+        simulated_machines=study.hosts.simulated,
         trials_done=len(searched(outcomes)),
         trials_planned=budget.trials,
         launches=len(outcomes),

@@ -70,6 +70,11 @@ def test_one_line_says_how_far_the_study_is() -> None:
     assert "left" not in summary_line(state(eta_seconds=0.0))
 
 
+def test_it_is_said_which_machine_is_simulated() -> None:
+    simulated = state(simulated=True, simulated_machines=("8x-b200", "8x-h200"))
+    assert seen(simulated).startswith("SIMULATION of 8x-b200 and 8x-h200: no figure below")
+
+
 def test_the_screen_shows_trials_front_failures_and_stopping() -> None:
     running = Progress(trial=3, phase=Phase.LOAD, detail="61/163 shards", phase_seconds=125)
     text = seen(

@@ -18,7 +18,7 @@ from autotune.seeding import (
     earlier_study,
 )
 from autotune.space import Space
-from tests.searching import study_in
+from tests.searching import only_line, study_in
 
 FILE = """
 name: small
@@ -144,3 +144,12 @@ def test_a_search_knows_whether_an_earlier_run_was_of_its_machine(
         assert status == 0, output
         assert f"note: {old.run}: 1 of 1 trials fit this space" in output
         assert said in output
+        # In the first line and again above the figures.
+        assert output.count(f"SIMULATION of {host}: no figure") == 2
+    status, output = old.search("--resume", "--trials", "2")
+    assert status == 2
+    assert "simulated: 8x-rtx-pro-6000 here, 8x-rtx-pro-6000-no-p2p there" in only_line(output)
+    monkeypatch.setenv("AUTOTUNE_SIM_HOST", "8x-h300")
+    status, output = study_in(tmp_path / "unknown").search()
+    assert status == 2
+    assert "8x-h200" in only_line(output)

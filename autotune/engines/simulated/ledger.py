@@ -27,8 +27,8 @@ Holder = dict[str, Any]
 
 
 def create(path: Path, host: Host) -> None:
-    """Write the ledger of an empty machine, unless there is one already."""
-    if path.exists():
+    """Write the ledger of an empty machine, unless there is one of that machine already."""
+    if path.exists() and json.loads(path.read_text())["host"] == host.name:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     gpus = [
