@@ -1,4 +1,4 @@
-"""What `autotune doctor` reads of a host, as plain data: judged in doctor.py, recorded in tests."""
+"""What `autotune doctor` reads of a host, as plain data: judged in doctor/, recorded in tests."""
 
 from __future__ import annotations
 
