@@ -34,7 +34,7 @@ class RunningServer:
     """What can be found out about a URL."""
 
     model: str
-    model_path: str | None  # what it loaded, where it says so
+    model_path: str | None  # what its tokenizer was loaded from, where it says so
     engine: Engine | None
     simulated: bool
 
@@ -121,8 +121,13 @@ async def look_at(http: httpx.AsyncClient, model: str | None) -> RunningServer:
     if model is not None and model not in models:
         raise InputError(f"serves {', '.join(models)}, not {model}", file=url)
     name = model or next(iter(models))
-    simulated = SIMULATED_HEADER in response.headers
-    return RunningServer(name, models[name].get("root"), await _engine_behind(http), simulated)
+    engine = await _engine_behind(http)
+    return RunningServer(
+        model=name,
+        model_path=await _loaded_by_sglang(http) or models[name].get("root"),
+        engine=engine,
+        simulated=SIMULATED_HEADER in response.headers,
+    )
 
 
 async def _engine_behind(http: httpx.AsyncClient) -> Engine | None:
@@ -134,6 +139,16 @@ async def _engine_behind(http: httpx.AsyncClient) -> Engine | None:
         except httpx.HTTPError:
             continue
     return None
+
+
+async def _loaded_by_sglang(http: httpx.AsyncClient) -> str | None:
+    """What SGLang loaded its tokenizer from; its list of models has only the served name."""
+    try:
+        info = (await http.get("/model_info")).json()
+        path = info.get("tokenizer_path") or info.get("model_path")
+        return str(path) if path else None
+    except (httpx.HTTPError, ValueError, AttributeError):
+        return None
 
 
 async def _level(session: Session, concurrency: int) -> Report:

@@ -114,6 +114,7 @@ def _job(
         url=url,
         model=server.model,
         tokenizer=tokenizer or server.model_path or server.model,
+        engine=server.engine.name if server.engine else None,
         concurrency=1,
         requests=0,
         warm_up=0,
@@ -145,7 +146,7 @@ async def _compare(
             folder=own_folder,
         )
         theirs.append(await asyncio.to_thread(run_tool, tool, command, this))
-        session.warn(_unlike(tool, theirs[-1], job.output_tokens))
+        session.warn(_unlike(tool, theirs[-1], this))
     return {
         "concurrency": job.concurrency,
         "requests": count,
@@ -193,12 +194,19 @@ def _write_prompts(session: Session, path: Path, count: int) -> None:
     path.write_text(json.dumps(rows))
 
 
-def _unlike(tool: Tool, theirs: Figures, output_tokens: int) -> str | None:
-    """A warning if the other tool's answers were not as long as ours: no fair comparison."""
-    length = theirs.get("answer_tokens", output_tokens)
-    if abs(length - output_tokens) <= 0.02 * output_tokens:
+def _unlike(tool: Tool, theirs: Figures, job: Job) -> str | None:
+    """A warning if the other tool's load was not the one that was asked for: no fair comparison."""
+    completed = theirs.get("completed", job.requests)
+    if completed < job.requests:
+        return (
+            f"{tool.name} had {completed:.0f} of {job.requests} requests answered: not comparable"
+        )
+    length = theirs.get("answer_tokens", job.output_tokens)
+    if abs(length - job.output_tokens) <= 0.02 * job.output_tokens:
         return None
-    return f"{tool.name}'s answers had {length:.0f} tokens, ours {output_tokens}: not comparable"
+    return (
+        f"{tool.name}'s answers had {length:.0f} tokens, ours {job.output_tokens}: not comparable"
+    )
 
 
 def _medians(rounds: Sequence[Figures]) -> Figures:

@@ -18,7 +18,7 @@ Figures = dict[str, float]
 
 FIGURE_NAMES = ("tok_s", "ttft_ms", "tpot_ms")
 """Output tokens/s over the whole run; medians of TTFT and TPOT. Where a tool tells how long its
-answers were, `answer_tokens` is there too."""
+answers were, `answer_tokens` is there too, and `completed` where it tells how many there were."""
 
 _LIMIT_SECONDS = 1800
 
@@ -30,6 +30,7 @@ class Job:
     url: str
     model: str
     tokenizer: str  # a folder or a model's name: every tool but ours counts tokens itself
+    engine: str | None  # the adapter of what serves, where it is known
     concurrency: int
     requests: int
     warm_up: int
@@ -69,7 +70,9 @@ def _vllm_arguments(job: Job) -> list[str]:
 
 
 def _sglang() -> tuple[str, ...] | None:
-    python = os.environ.get("AUTOTUNE_SGLANG_PYTHON", sys.executable)
+    python = shutil.which(os.environ.get("AUTOTUNE_SGLANG_PYTHON", sys.executable))
+    if python is None:
+        return None
     check = subprocess.run(
         [python, "-c", "import importlib.util as u; raise SystemExit(not u.find_spec('sglang'))"],
         check=False,
@@ -78,12 +81,23 @@ def _sglang() -> tuple[str, ...] | None:
 
 
 def _sglang_arguments(job: Job) -> list[str]:
+    """As of SGLang 0.5.11 to 0.5.23. Its run ends when `/server_info` has answered.
+
+    Without `include_usage` it takes every answer to be as long as it was asked to be. It looks for
+    a chat template in `--model`, so that this is the tokenizer. It warms up with the first prompt,
+    which would then be cached; other servers than its own have no such endpoint, and 0.5.23 dies
+    of that.
+    """
+    usage = json.dumps({"stream_options": {"include_usage": True}})
     return [
-        *("--backend", "sglang-oai-chat", "--base-url", job.url, "--model", job.model),
+        *("--backend", "sglang-oai-chat", "--base-url", job.url),
+        *("--model", job.tokenizer, "--served-model-name", job.model),
         *("--tokenizer", job.tokenizer, "--dataset-name", "sharegpt"),
         *("--dataset-path", str(job.prompts), "--sharegpt-output-len", str(job.output_tokens)),
         *("--num-prompts", str(job.requests), "--warmup-requests", str(job.warm_up)),
         *("--max-concurrency", str(job.concurrency), "--seed", str(job.seed)),
+        *("--extra-request-body", usage),
+        *(["--flush-cache"] if job.engine == "sglang" else []),
         *("--disable-tqdm", "--output-file", str(job.folder / "result.json")),
     ]
 
@@ -97,6 +111,7 @@ def _read_bench(folder: Path) -> Figures:
         "ttft_ms": float(result["median_ttft_ms"]),
         "tpot_ms": float(result["median_tpot_ms"]),
         "answer_tokens": result["total_output_tokens"] / max(1, result["completed"]),
+        "completed": float(result["completed"]),
     }
 
 

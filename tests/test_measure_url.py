@@ -45,6 +45,39 @@ open(options["--result-dir"] + "/" + options["--result-filename"], "w").write(js
 """
 
 
+# What `sglang.bench_serving` is to verify: the options of 0.5.15 that are given to it, a request
+# with them, and one line of JSON with the names of its results.
+SGLANG = """
+import argparse, json, sys, urllib.request
+parser = argparse.ArgumentParser(allow_abbrev=False)
+parser.add_argument("--backend", choices=["sglang", "sglang-oai", "sglang-oai-chat"])
+for name in ("base-url", "model", "served-model-name", "tokenizer", "dataset-path", "output-file"):
+    parser.add_argument("--" + name, required=True)
+parser.add_argument("--dataset-name", choices=["sharegpt", "random"])
+for name in ("sharegpt-output-len", "num-prompts", "warmup-requests", "max-concurrency", "seed"):
+    parser.add_argument("--" + name, type=int, required=True)
+parser.add_argument("--extra-request-body", type=json.loads, required=True)
+parser.add_argument("--flush-cache", action="store_true")
+parser.add_argument("--disable-tqdm", action="store_true")
+args = parser.parse_args()
+assert args.flush_cache, "the warm-up's prompt is the first one's"
+assert args.model == args.tokenizer == "/models/mini-kimi", args.model
+prompts = json.load(open(args.dataset_path))
+assert len(prompts) >= args.num_prompts
+body = {"model": args.served_model_name, "stream": True, "ignore_eos": True,
+        "messages": [{"role": "user", "content": prompts[0]["conversations"][0]["value"]}],
+        "max_completion_tokens": args.sharegpt_output_len, **args.extra_request_body}
+request = urllib.request.Request(args.base_url + "/v1/chat/completions", json.dumps(body).encode())
+chunks = [line[6:] for line in urllib.request.urlopen(request) if line.startswith(b"data: {")]
+usage = json.loads(chunks[-1])["usage"]
+result = {"output_throughput": 100.0, "median_ttft_ms": 20.0, "median_tpot_ms": 2.0,
+          "completed": args.num_prompts - 1,
+          "total_output_tokens": usage["completion_tokens"] * (args.num_prompts - 1)}
+with open(args.output_file, "a") as file:
+    file.write(json.dumps(result) + "\\n")
+"""
+
+
 @pytest.fixture
 def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """Puts a `vllm` on PATH that does as STAND_IN says, with one more line of code."""
@@ -135,6 +168,25 @@ def test_answers_of_another_length_are_no_fair_comparison(stand_in: Callable[[st
     with running_mock(TRUTH) as url:
         report = verify_url(url, [1], tool="vllm", rounds=1, input_tokens=64, output_tokens=32)
     assert report["warnings"] == ["vllm's answers had 16 tokens, ours 32: not comparable"]
+
+
+def test_sglang_s_bench_is_called_as_it_understands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Against a server whose served name is no path: its tokenizer is found all the same."""
+    package = tmp_path / "packages" / "sglang"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "bench_serving.py").write_text(SGLANG)
+    monkeypatch.setenv("PYTHONPATH", str(package.parent))
+    args = ["--model-path", "/models/mini-kimi", "--attention-backend", "triton"]
+    with simulated(tmp_path, "sglang", [*args, "--served-model-name", "m"], host="1x-h200") as run:
+        run.wait_ready()
+        report = verify_url(str(run.http.base_url), [1], tool="sglang", rounds=1, output_tokens=32)
+    [level] = report["levels"]
+    assert level["theirs"] == {"tok_s": 100.0, "ttft_ms": 20.0, "tpot_ms": 2.0}
+    assert level["rounds"][0]["theirs"]["answer_tokens"] == 32
+    assert "sglang had 7 of 8 requests answered: not comparable" in report["warnings"]
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ def job(folder: Path, tokenizer: str = "m") -> Job:
         url="http://127.0.0.1:1",
         model="m",
         tokenizer=tokenizer,
+        engine=None,
         concurrency=4,
         requests=16,
         warm_up=4,
@@ -86,6 +87,17 @@ def test_a_variable_that_a_tool_trips_over_is_hidden_for_a_tokenizer_in_a_folder
     assert run_tool(tool, command, job(tmp_path, str(tmp_path)))["answer_tokens"] == 32
     with pytest.raises(AutotuneError):
         run_tool(tool, command, job(tmp_path, "a-name-on-a-hub"))
+
+
+def test_sglang_s_bench_empties_no_cache_of_another_engine(tmp_path: Path) -> None:
+    """It would ask for an endpoint that only SGLang has."""
+    assert "--flush-cache" not in TOOLS["sglang"].arguments(job(tmp_path))
+
+
+def test_an_interpreter_that_is_not_there_has_no_sglang(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AUTOTUNE_SGLANG_PYTHON", "/nowhere/python")
+    with pytest.raises(AutotuneError, match="sglang is not installed"):
+        find_tool("sglang")
 
 
 def test_every_tool_has_a_name_and_a_wrong_one_lists_them() -> None:

@@ -110,7 +110,7 @@ class Api:
             "object": "model",
             "created": int(time.time()),
             "owned_by": sim.args.engine,
-            "root": sim.args.model_path,
+            "root": sim.args.served_name if sim.args.engine == "sglang" else sim.args.model_path,
             "max_model_len": length,
             "simulated": True,
         }
