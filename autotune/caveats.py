@@ -7,7 +7,7 @@ from pydantic import ValidationError
 from autotune.confirmation import to_confirm
 from autotune.experiment import Confirm
 from autotune.front import front_of
-from autotune.rundir import Run
+from autotune.run import Run
 from autotune.verdict import trials_text, without_gains
 
 

@@ -178,7 +178,7 @@ def status(run: RunArgument, json_: Json = False) -> None:
     Example: autotune status runs/kimi-k2.5
     """
     from autotune.live import status_text
-    from autotune.rundir import read_run
+    from autotune.run import read_run
 
     state = read_run(run)
     text = json.dumps(dict(state.status), indent=1) if json_ else status_text(state)
@@ -206,7 +206,7 @@ def show(run: RunArgument, json_: Json = False) -> None:
 
     Example: autotune show runs/kimi-k2.5 --json | jq .front
     """
-    from autotune.rundir import read_run
+    from autotune.run import read_run
     from autotune.show import show_document, show_tables
 
     if json_:
@@ -242,7 +242,7 @@ def explain(run: RunArgument, trial: TrialNumber = None, json_: Json = False) ->
     Example: autotune explain runs/kimi-k2.5 --trial 7
     """
     from autotune.explain import explain_document, explain_text
-    from autotune.rundir import read_run
+    from autotune.run import read_run
 
     state = read_run(run)
     if json_:
@@ -272,7 +272,7 @@ def export(
     Example: autotune export runs/kimi-k2.5 --pick knee > serve.sh
     """
     from autotune.export import export_text
-    from autotune.rundir import read_run
+    from autotune.run import read_run
 
     text, warnings = export_text(read_run(run), pick, trial, max_, where, format_)
     for warning in warnings:
@@ -291,7 +291,7 @@ def replay(
     Example: autotune replay runs/kimi-k2.5 --trial 7
     """
     from autotune.replay import replay_trial
-    from autotune.rundir import read_run
+    from autotune.run import read_run
 
     state = read_run(run)
     comparison = replay_trial(state, trial)
@@ -310,7 +310,7 @@ def compare(
     Example: autotune compare runs/kimi-0.5.21 runs/kimi-0.5.23
     """
     from autotune.compare import compare_runs, comparison_document, comparison_text
-    from autotune.rundir import read_run
+    from autotune.run import read_run
 
     runs = read_run(run_a), read_run(run_b)
     comparison = compare_runs(*runs)

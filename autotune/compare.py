@@ -15,8 +15,8 @@ from typing import Any, Literal
 from autotune.errors import InputError
 from autotune.front import Point
 from autotune.records import OBJECTIVES, Outcome
+from autotune.run import Run
 from autotune.run_differences import run_differences
-from autotune.rundir import Run
 from autotune.verdict import (
     TITLES,
     differences,

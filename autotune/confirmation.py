@@ -10,19 +10,13 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 
-from autotune.budget import searched
 from autotune.experiment import Confirm
-from autotune.front import Point, front_of, knee_of, picks_of, points_of
+from autotune.front import Point, baseline_of, front_of, knee_of, picks_of, points_of
 from autotune.records import Outcome
 
 # Launches of one search, over those that its finalists and its baseline need if none falls back.
 # In synthetic studies of 40 trials with 1 % noise 99 of 100 needed at most twice as many.
 _MOST_OVER_FIRST = 3
-
-
-def baseline_of(outcomes: Sequence[Outcome]) -> Outcome | None:
-    """The first conclusive launch of the first known-good configuration."""
-    return next((o for o in searched(outcomes) if o.purpose == "baseline"), None)
 
 
 def to_confirm(confirm: Confirm, outcomes: Sequence[Outcome], seed: int) -> list[Outcome]:

@@ -17,7 +17,8 @@ from optuna.storages import BaseStorage, RDBStorage
 
 from autotune.errors import InputError
 from autotune.notes import study_note, trial_note
-from autotune.rundir import Run, RunDir, read_run
+from autotune.run import Run, read_run
+from autotune.rundir import RunDir
 from autotune.storage import open_storage, stored_storage, study_url
 
 LOOPBACK = "127.0.0.1"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from autotune.records import OBJECTIVES, Outcome
-from autotune.rundir import Run
+from autotune.run import Run
 
 SMALLEST = 0.015
 """Relative change that is called drift only if it is also beyond both spreads."""

@@ -44,6 +44,13 @@ def is_measured(outcome: Outcome) -> bool:
     return outcome.state == "ok" and all(values.get(name, 0.0) > 0 for name in OBJECTIVES)
 
 
+def baseline_of(outcomes: Iterable[Outcome]) -> Outcome | None:
+    """The first conclusive launch of the first known-good configuration: what all is compared
+    with."""
+    own = (outcome for outcome in outcomes if outcome.purpose == "baseline")
+    return next(filter(_counts, own), None)
+
+
 def points_of(outcomes: Sequence[Outcome]) -> tuple[Point, ...]:
     """One point for each configuration that was measured; repeats are pooled into it.
 

@@ -18,7 +18,8 @@ from rich.text import Text
 from autotune.caveats import caveats
 from autotune.errors import InputError
 from autotune.records import Phase, Progress
-from autotune.rundir import Run, RunDir, read_run
+from autotune.run import Run, read_run
+from autotune.rundir import RunDir
 from autotune.search import SearchEnd
 from autotune.snapshot import FrontRow, Snapshot
 

@@ -12,8 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from autotune.confirmation import baseline_of
-from autotune.front import is_measured
+from autotune.front import baseline_of, is_measured
 from autotune.records import OBJECTIVES, PEAK, SINGLE, Outcome
 
 Factors = Mapping[str, float]

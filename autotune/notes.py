@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterable, Iterator
 
 from autotune.records import OBJECTIVES, PEAK, SINGLE, Outcome
-from autotune.rundir import Run
+from autotune.run import Run
 from autotune.verdict import (
     TITLES,
     failure_groups,

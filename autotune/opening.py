@@ -24,7 +24,8 @@ from autotune.mixed import Scales
 from autotune.ownership import create_own, find_own
 from autotune.prompt_file import prompts_named, prompts_of
 from autotune.records import Outcome
-from autotune.rundir import Run, RunDir, read_run, write_json, write_text
+from autotune.run import Run, read_run
+from autotune.rundir import RunDir, write_json, write_text
 from autotune.space import Space, space_changes
 from autotune.storage import remember, storage_url
 from autotune.trial import write_outcome

@@ -12,7 +12,8 @@ from autotune.gpus import visible_note
 from autotune.machine import Machine, open_machine
 from autotune.placement import locked
 from autotune.prompt_file import refuse_other_prompts, with_readable_prompts
-from autotune.rundir import Run, RunDir
+from autotune.run import Run
+from autotune.rundir import RunDir
 from autotune.trial import TrialPlan, run_trial
 
 

@@ -7,7 +7,8 @@ from typing import Any
 
 from autotune.experiment import SHIPPED
 from autotune.prompt_file import Prompts, prompts_of
-from autotune.rundir import Run, RunDir
+from autotune.run import Run
+from autotune.rundir import RunDir
 from autotune.verdict import engine_versions
 
 

@@ -1,16 +1,13 @@
-"""A run on disk: where its files lie, how they are written, and how they are read back.
+"""A run on disk: where its files lie, and how they are written (`run.py` reads them back).
 
-    runs/NAME/run.json            format and version that wrote it, and what it copied
-              experiment.yaml     the search space as it was given
-              prompts.jsonl       the user's prompts, if it names some
-              machine.json        fingerprint of the host
-              study.db            Optuna's storage
-              status.json         what the driver does right now
-              summary.json        how the study ended
-              trials/0007/outcome.json, launch.sh, server.log, timeline.json, requests.jsonl
-
-Everything that reads a run (`show`, `report`, `explain`, `export`, `compare`) reads only the
-JSON and YAML files, so that a run can be copied, archived, and looked at while it is written.
+runs/NAME/run.json            format and version that wrote it, and what it copied
+          experiment.yaml     the search space as it was given
+          prompts.jsonl       the user's prompts, if it names some
+          machine.json        fingerprint of the host
+          study.db            Optuna's storage
+          status.json         what the driver does right now
+          summary.json        how the study ended
+          trials/0007/outcome.json, launch.sh, server.log, timeline.json, requests.jsonl
 """
 
 from __future__ import annotations
@@ -20,18 +17,14 @@ import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-from pydantic import BaseModel, JsonValue, ValidationError
+from pydantic import BaseModel, JsonValue
 
 from autotune import __version__
 from autotune.errors import InputError
-from autotune.front import Point, front_of, points_of
-from autotune.records import Outcome
 
 FORMAT = 1
 """Raised when an older autotune could misread what a newer one wrote."""
@@ -105,72 +98,6 @@ class RunDir:
         return folder
 
 
-@dataclass(frozen=True, eq=False)
-class Run:
-    """A run as read from disk at one moment; it may still be growing. Equal to itself only.
-
-    `experiment` is the experiment file as plain data, `machine`, `status` and `summary` the
-    JSON of the same names, each empty if it is not there (yet). `problems` says in one line
-    each what could not be read.
-    """
-
-    path: Path
-    name: str
-    experiment: Mapping[str, Any]
-    outcomes: tuple[Outcome, ...]
-    baseline: int | None
-    machine: Mapping[str, Any]
-    status: Mapping[str, Any]
-    summary: Mapping[str, Any]
-    unfinished: tuple[int, ...] = ()
-    problems: tuple[str, ...] = ()
-    points: tuple[Point, ...] = field(default=())
-
-    @property
-    def simulated(self) -> bool:
-        """Whether its figures are those of simulated servers."""
-        return any(outcome.simulated for outcome in self.outcomes)
-
-    @property
-    def front(self) -> tuple[int, ...]:
-        """Numbers of the front's trials, from the fastest single stream to the highest peak."""
-        return tuple(point.number for point in front_of(self.points))
-
-    @property
-    def live(self) -> bool:
-        """Whether the driver that writes this run still lives on this host."""
-        pid = self.status.get("pid")
-        return isinstance(pid, int) and Path(f"/proc/{pid}").exists()
-
-    @property
-    def finished(self) -> bool:
-        """Whether its last search came to its own end, confirmation included."""
-        ended = self.summary.get("finished") is True and not self.status.get("running")
-        return ended and not self.live
-
-    def outcome(self, number: int) -> Outcome:
-        """The outcome of one trial; an unknown number is an InputError that names the known."""
-        if number in self._by_number:
-            return self._by_number[number]
-        numbers = sorted(self._by_number)
-        known = ", ".join(map(str, numbers)) or "none yet"
-        if len(numbers) > 12:
-            known = f"{len(numbers)} from {numbers[0]} to {numbers[-1]}"
-        raise InputError(f"no trial {number} with an outcome; there is: {known}", file=self.path)
-
-    def point(self, number: int) -> Point | None:
-        """The pooled figures of a trial; None if it could not be measured."""
-        return self._points_by_number.get(number)
-
-    @cached_property
-    def _by_number(self) -> Mapping[int, Outcome]:
-        return {outcome.number: outcome for outcome in self.outcomes}
-
-    @cached_property
-    def _points_by_number(self) -> Mapping[int, Point]:
-        return {point.number: point for point in self.points}
-
-
 def write_json(path: Path, content: BaseModel | JsonValue | Mapping[str, Any]) -> None:
     """Write JSON so that a reader, or a crash, sees the old file or the new one, never half."""
     if isinstance(content, BaseModel):
@@ -200,121 +127,11 @@ def write_bytes(path: Path, content: bytes) -> None:
             raise
 
 
-def read_run(path: Path) -> Run:
-    """Read a run, whole or not: finished, interrupted, or being written at this moment.
-
-    Raises InputError, in one line, if the path is not a run or a newer autotune wrote it.
-    """
-    place = RunDir(path)
-    with explained(path):
-        _require_run(place)
-        problems: list[str] = []
-        experiment = _read_experiment(place.experiment_yaml, problems)
-        machine = _read_object(place.machine_json, problems)
-        status = _read_object(place.status_json, problems)
-        summary = _read_object(place.summary_json, problems)
-        outcomes, unfinished = _read_trials(place, problems)
-    return Run(
-        path=path,
-        name=str(experiment.get("name") or path.resolve().name),
-        experiment=experiment,
-        outcomes=outcomes,
-        baseline=_baseline(outcomes),
-        machine=machine,
-        status=status,
-        summary=summary,
-        unfinished=unfinished,
-        problems=tuple(problems),
-        points=points_of(outcomes),
-    )
-
-
-def _require_run(place: RunDir) -> None:
-    if not place.path.is_dir():
-        wrong = "is a file" if place.path.exists() else "does not exist"
-        raise InputError(f"{wrong}; a run is a directory such as runs/NAME", file=place.path)
-    if not any(file.exists() for file in (place.run_json, place.experiment_yaml, place.trials)):
-        raise InputError(
-            "is not a run: it has no run.json, experiment.yaml or trials/; "
-            "`autotune search SPACE.yaml` writes one",
-            file=place.path,
-        )
-    written = _read_object(place.run_json, []).get("format", FORMAT)
-    if not isinstance(written, int) or written > FORMAT:
-        raise InputError(
-            f"was written by a newer autotune (format {written}, this one reads {FORMAT}); "
-            "upgrade autotune to read it",
-            file=place.path,
-        )
-
-
-def _read_experiment(path: Path, problems: list[str]) -> Mapping[str, Any]:
-    if not path.exists():
-        return {}
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        problems.append(f"{path.name}: not readable: {_first_line(error)}")
-        return {}
-    return content if isinstance(content, dict) else {}
-
-
-def _read_object(path: Path, problems: list[str]) -> Mapping[str, Any]:
-    if not path.exists():
-        return {}
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        problems.append(f"{path.name}: not readable: {_first_line(error)}")
-        return {}
-    return content if isinstance(content, dict) else {}
-
-
-def _read_trials(place: RunDir, problems: list[str]) -> tuple[tuple[Outcome, ...], tuple[int, ...]]:
-    """All outcomes by number, and the numbers of the trials that have none (yet)."""
-    outcomes: list[Outcome] = []
-    unfinished: list[int] = []
-    folders = sorted(place.trials.iterdir()) if place.trials.is_dir() else []
-    for folder in folders:
-        if not (folder.name.isdigit() and folder.is_dir()):
-            continue
-        outcome = _read_outcome(folder / "outcome.json", problems)
-        if outcome is None or outcome.state == "running":
-            unfinished.append(int(folder.name))
-        if outcome is not None:
-            outcomes.append(outcome)
-    return tuple(sorted(outcomes, key=lambda outcome: outcome.number)), tuple(unfinished)
-
-
-def _read_outcome(path: Path, problems: list[str]) -> Outcome | None:
-    try:
-        return Outcome.model_validate_json(path.read_bytes())
-    except FileNotFoundError:
-        return None
-    except ValidationError as error:
-        wrong = error.errors(include_url=False)[0]
-        place = ".".join(str(part) for part in wrong["loc"]) or "file"
-        problems.append(f"{path.parent.name}/{path.name}: not readable: {place}: {wrong['msg']}")
-        return None
-
-
-def _baseline(outcomes: tuple[Outcome, ...]) -> int | None:
-    """The first known-good configuration; the one that everything is compared with."""
-    for outcome in outcomes:
-        if outcome.purpose == "baseline" and outcome.state in ("ok", "infeasible"):
-            return outcome.number
-    return None
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__
-
-
 @contextmanager
 def explained(path: Path) -> Iterator[None]:
     """Turn what the file system refuses into one line for the user."""
     try:
         yield
     except OSError as error:
-        reason = error.strerror or _first_line(error)
+        reason = error.strerror or str(error)
         raise InputError(reason, file=error.filename or path) from error

@@ -28,7 +28,8 @@ from autotune.prompt_file import (
     with_kept_prompts,
     with_readable_prompts,
 )
-from autotune.rundir import Run, RunDir, read_run, write_json
+from autotune.run import Run, read_run
+from autotune.rundir import RunDir, write_json
 from autotune.sampler import ParetoSampler
 from autotune.seeding import Earlier, earlier_study, priors_of
 from autotune.snapshot import Snapshot, snapshot

@@ -18,7 +18,8 @@ from autotune.experiment import Experiment, load_experiment
 from autotune.ledger import CONSTRAINT, fitting_distributions
 from autotune.prompt_file import prompts_named, prompts_of
 from autotune.records import OBJECTIVES, Outcome
-from autotune.rundir import Run, RunDir
+from autotune.run import Run
+from autotune.rundir import RunDir
 from autotune.sampler import Prior
 from autotune.space import Space
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.caveats import caveats
 from autotune.records import OBJECTIVES, PEAK, SINGLE, Outcome
-from autotune.rundir import Run
+from autotune.run import Run
 from autotune.verdict import (
     baseline_point,
     changes_of,

@@ -7,7 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from autotune.budget import searched, spent_seconds
-from autotune.front import Point, front_of, points_of
+from autotune.front import Point, baseline_of, front_of, points_of
 from autotune.records import PEAK, SINGLE, Frozen, Outcome, Phase, Progress
 from autotune.time_left import confirmation_seconds_left, search_seconds_left
 from autotune.verdict import differences, number_text, params_text, settings_text
@@ -57,7 +57,7 @@ def snapshot(study: Conductor) -> Snapshot:
     """The study's state now."""
     outcomes, budget = study.outcomes, study.experiment.budget
     points = points_of(outcomes)
-    baseline = next((o.number for o in searched(outcomes) if o.purpose == "baseline"), None)
+    first = baseline_of(outcomes)
     failures = Counter(str(o.failure.kind) for o in outcomes if o.failure is not None)
     return Snapshot(
         name=study.experiment.name,
@@ -69,7 +69,7 @@ def snapshot(study: Conductor) -> Snapshot:
         launches=len(outcomes),
         slots=len(study.hosts.slots),
         running=tuple(_progress(r.asked.number, r.progress) for r in study.running.values()),
-        baseline=next((_row(study, p) for p in points if p.number == baseline), None),
+        baseline=next((_row(study, p) for p in points if first and p.number == first.number), None),
         front=tuple(_row(study, point) for point in front_of(points)),
         failures=dict(failures),
         spent_seconds=spent_seconds(outcomes, len(study.hosts.slots)),
@@ -97,7 +97,7 @@ def _row(study: Conductor, point: Point) -> FrontRow:
 
 def _settings(study: Conductor, outcome: Outcome) -> str:
     """What a trial changes against the baseline; the whole configuration without one."""
-    first = next((o for o in searched(study.outcomes) if o.purpose == "baseline"), None)
+    first = baseline_of(study.outcomes)
     if first is None or first.number == outcome.number:
         return params_text(outcome.params)
     return settings_text(differences(outcome.params, first.params))

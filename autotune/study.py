@@ -21,9 +21,10 @@ from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from autotune.budget import SEARCH_PURPOSES, failing_in_a_row, reason_to_stop, searched
 from autotune.cluster import ray_has_died
-from autotune.confirmation import baseline_of, most_launches, to_confirm
+from autotune.confirmation import most_launches, to_confirm
 from autotune.errors import MachineNotClean, NoMachineLeft
 from autotune.experiment import Experiment
+from autotune.front import baseline_of
 from autotune.hosts import Hosts
 from autotune.leash import end_leftovers
 from autotune.ledger import Asked, Ledger

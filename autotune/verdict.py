@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from autotune.front import Point, front_of, is_measured, picks_of
 from autotune.records import OBJECTIVES, PEAK, SINGLE, Outcome, Value
-from autotune.rundir import Run
+from autotune.run import Run
 
 TITLES: Mapping[str, str] = {SINGLE: "single stream", PEAK: "peak"}
 

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 from autotune.errors import InputError
 from autotune.front import is_measured
 from autotune.records import OBJECTIVES, Outcome
-from autotune.rundir import Run, RunDir
+from autotune.run import Run
+from autotune.rundir import RunDir
 from autotune.verdict import value_text
 
 if TYPE_CHECKING:

@@ -22,7 +22,8 @@ from autotune import reaper
 from autotune.engines.simulated import ledger
 from autotune.engines.simulated.adapter import make_host
 from autotune.placement import locked
-from autotune.rundir import RunDir, read_run
+from autotune.run import read_run
+from autotune.rundir import RunDir
 from tests.patience import until
 from tests.searching import Outcome, Study, ended, kill, wait_for
 

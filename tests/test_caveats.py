@@ -11,7 +11,8 @@ from autotune.caveats import caveats
 from autotune.confirmation import to_confirm
 from autotune.experiment import Confirm
 from autotune.records import Outcome
-from autotune.rundir import RunDir, read_run, write_json
+from autotune.run import read_run
+from autotune.rundir import RunDir, write_json
 from tests.runs import EXPERIMENT, baseline, failed, measured, write_run
 
 OVER = {"reason": "5 trials", "finished": True}

@@ -16,7 +16,8 @@ from autotune.compare import (
 )
 from autotune.errors import InputError
 from autotune.records import PEAK, SINGLE
-from autotune.rundir import RunDir, read_run
+from autotune.run import read_run
+from autotune.rundir import RunDir
 from tests.runs import EXPERIMENT, baseline, failed, measured, write_run
 
 

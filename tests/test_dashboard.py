@@ -20,7 +20,8 @@ from autotune.dashboard import prepare
 from autotune.errors import InputError
 from autotune.experiment import load_experiment
 from autotune.records import OBJECTIVES
-from autotune.rundir import RunDir, read_run, write_json
+from autotune.run import read_run
+from autotune.rundir import RunDir, write_json
 from autotune.space import Space
 from autotune.storage import open_storage, storage_url, study_url
 from tests.patience import PATIENCE_SECONDS

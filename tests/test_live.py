@@ -23,7 +23,8 @@ from autotune.live import (
     summary_line,
 )
 from autotune.records import Phase, Progress
-from autotune.rundir import RunDir, read_run, write_json
+from autotune.run import read_run
+from autotune.rundir import RunDir, write_json
 from autotune.search import SearchEnd
 from autotune.snapshot import FrontRow, Snapshot
 from tests.runs import baseline, failed, measured, write_run

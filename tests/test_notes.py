@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from autotune.notes import fenced, study_note, table, trial_note
-from autotune.rundir import read_run
+from autotune.run import read_run
 from tests.runs import baseline, failed, measured, write_run
 
 

@@ -20,7 +20,8 @@ from sqlalchemy.pool import Pool
 
 from autotune.errors import InputError
 from autotune.ownership import create_own
-from autotune.rundir import RunDir, read_run
+from autotune.run import read_run
+from autotune.rundir import RunDir
 from autotune.show import show_document
 from autotune.storage import open_storage, study_url
 from tests.postgres import PASSWORD, Postgres, postgres_programs, running_postgres

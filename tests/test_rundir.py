@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from autotune.errors import InputError
-from autotune.rundir import RunDir, read_run, write_json
+from autotune.run import read_run
+from autotune.rundir import RunDir, write_json
 from tests.runs import baseline, failed, measured, write_run
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from autotune.experiment import Experiment, load_experiment
-from autotune.rundir import RunDir, read_run
+from autotune.run import read_run
+from autotune.rundir import RunDir
 from autotune.seeding import (
     ANY_OTHER_STUDY,
     OTHER_COMMAND,

@@ -8,7 +8,8 @@ from pathlib import Path
 from rich.console import Console
 
 from autotune.records import FailureKind
-from autotune.rundir import RunDir, read_run
+from autotune.run import read_run
+from autotune.rundir import RunDir
 from autotune.show import show_document, show_tables
 from tests.runs import baseline, failed, measured, write_run
 

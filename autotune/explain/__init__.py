@@ -29,7 +29,7 @@ from autotune.explain.settings import (
     without_effect,
 )
 from autotune.front import is_measured
-from autotune.rundir import Run
+from autotune.run import Run
 from autotune.verdict import front_rows, params_text, trials_text
 
 CAUSES: tuple[Rule, ...] = (

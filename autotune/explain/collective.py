@@ -20,7 +20,7 @@ from autotune.explain.finding import (
 from autotune.explain.launches import step_of, with_launches
 from autotune.explain.peers import Peer, parameters_about, peers
 from autotune.records import SINGLE, Outcome, Value
-from autotune.rundir import Run
+from autotune.run import Run
 from autotune.verdict import TITLES, gain_text, value_text
 from autotune.worth import worth_of, worth_text
 

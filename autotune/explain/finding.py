@@ -14,7 +14,7 @@ from autotune.front import Point, is_measured
 from autotune.front_end import front_end_text
 from autotune.gauges import believed, decoding_requests
 from autotune.records import OBJECTIVES, PEAK, Outcome
-from autotune.rundir import Run
+from autotune.run import Run
 
 Kind = Literal["cause", "fact", "unknown"]
 _ORDER: Mapping[Kind, int] = {"cause": 0, "fact": 1, "unknown": 2}

@@ -10,7 +10,7 @@ from statistics import median
 from autotune.explain.finding import step_ms
 from autotune.front import Point, is_measured
 from autotune.records import Outcome
-from autotune.rundir import Run
+from autotune.run import Run
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from autotune.explain.finding import Case
 from autotune.explain.launches import with_launches
 from autotune.front import Point, is_measured
 from autotune.records import Outcome
-from autotune.rundir import Run
+from autotune.run import Run
 from autotune.verdict import Change, differences
 
 FARTHEST = 2

@@ -13,7 +13,7 @@ from autotune.export.container import docker, kubernetes
 from autotune.export.header import Header, header_of
 from autotune.export.plain import as_json, shell
 from autotune.records import Outcome
-from autotune.rundir import Run
+from autotune.run import Run
 
 FORMATS: Mapping[str, Callable[[ServeCommand, Outcome, Header], str]] = {
     "shell": shell,

@@ -9,7 +9,7 @@ from autotune.errors import InputError
 from autotune.front import Point, front_of, picks_of
 from autotune.limits import is_upper_limit
 from autotune.records import FIGURES, OBJECTIVES, PEAK, SINGLE
-from autotune.rundir import Run
+from autotune.run import Run
 
 PICKS = ("single", "peak", "knee")
 _SHORT = {"single": SINGLE, "peak": PEAK}

@@ -17,7 +17,7 @@ from autotune.engines.launch import MARK, flag_of
 from autotune.experiment import Startup
 from autotune.masking import MASK, is_secret_name
 from autotune.records import Outcome
-from autotune.rundir import Run
+from autotune.run import Run
 
 PORT = 8000
 HOST = "127.0.0.1"  # a server without a key is for this machine, unless somebody says otherwise

@@ -9,7 +9,7 @@ from autotune import __version__
 from autotune.export.command import ServeCommand
 from autotune.front import Point
 from autotune.records import PEAK, SINGLE, Outcome
-from autotune.rundir import Run
+from autotune.run import Run
 from autotune.verdict import baseline_point, engine_versions, figure_text, gain_text
 
 _NAMES = {SINGLE: "one request at a time", PEAK: "peak"}

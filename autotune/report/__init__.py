@@ -7,7 +7,8 @@ from pathlib import Path
 from autotune.errors import InputError
 from autotune.report.facts import facts_of
 from autotune.report.markdown import markdown_page
-from autotune.rundir import Run, RunDir, read_run, write_text
+from autotune.run import Run, read_run
+from autotune.rundir import RunDir, write_text
 
 FORMATS = ("html", "md")
 

@@ -14,7 +14,7 @@ from statistics import median, quantiles
 
 from autotune.front import Point
 from autotune.records import Value
-from autotune.rundir import Run
+from autotune.run import Run
 from autotune.verdict import number_text, value_text
 
 NOT_APPLICABLE = "(does not apply)"

@@ -18,7 +18,7 @@ from autotune.explain import (
 from autotune.front import Point
 from autotune.records import OBJECTIVES, PEAK, SINGLE, Outcome, Phase
 from autotune.report.effects import Effect, effects_of
-from autotune.rundir import Run
+from autotune.run import Run
 from autotune.verdict import (
     TITLES,
     FailureGroup,

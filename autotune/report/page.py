@@ -11,7 +11,7 @@ from markupsafe import Markup
 from autotune.records import OBJECTIVES, Outcome
 from autotune.report.facts import Facts
 from autotune.report.plots import drift_plot, front_plot, phase_plot
-from autotune.rundir import Run
+from autotune.run import Run
 from autotune.verdict import (
     TITLES,
     FrontRow,

@@ -15,7 +15,7 @@ from autotune.drift import Drift
 from autotune.front import Point, front_of
 from autotune.records import OBJECTIVES, PEAK, SINGLE
 from autotune.report.facts import PhaseCost
-from autotune.rundir import Run
+from autotune.run import Run
 from autotune.verdict import TITLES, baseline_point
 
 INK, MUTED, GRID = "#1f2933", "#667085", "#e7eaee"

@@ -27,7 +27,7 @@ import yaml
 from autotune.budget import searched
 from autotune.front import front_of, points_of
 from autotune.records import Value
-from autotune.rundir import read_run
+from autotune.run import read_run
 from tests.cluster import cluster
 
 ROOT = Path(__file__).parents[2]

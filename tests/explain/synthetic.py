@@ -8,7 +8,7 @@ from typing import Any
 from autotune.explain import findings_of
 from autotune.explain.finding import Finding
 from autotune.records import Outcome
-from autotune.rundir import Run, read_run
+from autotune.run import Run, read_run
 from tests.runs import EXPERIMENT, baseline, write_run
 
 HEALTHY = {

@@ -9,7 +9,7 @@ import pytest
 
 from autotune.explain.finding import Finding
 from autotune.records import Outcome, Value
-from autotune.rundir import read_run
+from autotune.run import read_run
 from tests.explain.synthetic import SPECULATIVE, base, causes, healthy, named, run_of
 from tests.runs import baseline, measured, write_run
 

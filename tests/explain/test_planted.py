@@ -21,7 +21,8 @@ from autotune.engines.simulated.adapter import make_host
 from autotune.experiment import load_experiment
 from autotune.explain import findings_of, run_findings
 from autotune.records import Outcome
-from autotune.rundir import Run, RunDir, read_run, write_text
+from autotune.run import Run, read_run
+from autotune.rundir import RunDir, write_text
 from autotune.trial import TrialPlan, run_trial
 
 EXPERIMENT: dict[str, Any] = {

@@ -9,7 +9,7 @@ import pytest
 from autotune.explain import explain_text, findings_of
 from autotune.explain.finding import Finding
 from autotune.records import Outcome, Purpose
-from autotune.rundir import Run
+from autotune.run import Run
 from tests.explain.synthetic import base, causes, healthy, named, run_of
 from tests.runs import measured
 

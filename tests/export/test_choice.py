@@ -8,7 +8,7 @@ import pytest
 
 from autotune.errors import InputError
 from autotune.export import choose
-from autotune.rundir import Run, read_run
+from autotune.run import Run, read_run
 from tests.runs import baseline, failed, measured, write_run
 
 

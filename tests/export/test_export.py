@@ -19,7 +19,7 @@ from autotune.errors import InputError
 from autotune.export import FORMATS, export
 from autotune.machine import free_port
 from autotune.records import PEAK, SINGLE, Outcome, Override
-from autotune.rundir import Run, read_run
+from autotune.run import Run, read_run
 from tests.patience import PATIENCE_SECONDS
 from tests.runs import EXPERIMENT, baseline, failed, measured, write_run
 

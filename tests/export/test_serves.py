@@ -18,7 +18,8 @@ from autotune.experiment import load_experiment
 from autotune.export import export
 from autotune.machine import free_port
 from autotune.records import Outcome
-from autotune.rundir import Run, RunDir, read_run
+from autotune.run import Run, read_run
+from autotune.rundir import RunDir
 from autotune.space import Space
 from tests.patience import PATIENCE_SECONDS
 from tests.runs import EXPERIMENT, baseline, measured, write_run

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from autotune.report import render_report
-from autotune.rundir import read_run
+from autotune.run import read_run
 from tests.runs import study, write_run
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")

@@ -13,7 +13,8 @@ from autotune.errors import InputError
 from autotune.records import PEAK, SINGLE, Override
 from autotune.report import render_report, write_report
 from autotune.report.effects import NOT_APPLICABLE, effects_of
-from autotune.rundir import RunDir, read_run
+from autotune.run import read_run
+from autotune.rundir import RunDir
 from tests.runs import baseline, failed, measured, study, write_run
 
 
