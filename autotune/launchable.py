@@ -56,7 +56,7 @@ def refuse_unset_variables(path: Path) -> None:
     data = document.data if isinstance(document.data, dict) else {}
     errors = [
         document.error(where, problem)
-        for section in ("engines", "parameters")
+        for section in ("engines", "parameters", "workload")
         for where, text in _texts(data.get(section), (section,))
         if (problem := _unset(text)) is not None
     ]

@@ -132,10 +132,12 @@ def test_every_variable_without_a_value_is_named_with_its_line(tmp_path, monkeyp
     monkeypatch.setenv("SET", "x")
     parameter = 'proto: {choices: ["${SET}", "${UNSET_B}"], env: NCCL_PROTO}'
     file = write(tmp_path, vllm='"${UNSET_A}/M", "${OTHER:-4}"', parameter=parameter)
-    first, second = refused(file).splitlines()
+    file.write_text(file.read_text() + 'workload: {prompts: "${UNSET_C}/p.jsonl"}\n')
+    first, second, third = refused(file).splitlines()
     needs = "${UNSET_A} needs the environment variable UNSET_A, which is not set"
     assert first.startswith(f"{file}:5: engines.vllm.command[2]: {needs}")
     assert second.startswith(f"{file}:8: parameters.proto.choices[1]: ${{UNSET_B}} needs")
+    assert third.startswith(f"{file}:12: workload.prompts: ${{UNSET_C}} needs")
 
 
 @pytest.mark.parametrize("command", ["check", "search", "doctor"])
