@@ -30,15 +30,6 @@ MAX_UNLAUNCHED_IN_A_ROW = 50
 
 
 @dataclass(frozen=True)
-class Planned:
-    """A configuration that waits to be asked."""
-
-    params: dict[str, Value]
-    purpose: Purpose
-    repeats: int | None
-
-
-@dataclass(frozen=True)
 class Asked:
     """A configuration to launch."""
 
@@ -74,17 +65,13 @@ class Ledger:
         """How many configurations wait to be asked."""
         return len(self.study.get_trials(deepcopy=False, states=(TrialState.WAITING,)))
 
-    def take_planned(self) -> list[Planned]:
-        """Take back what waits to be asked; `plan` puts it in again."""
-        taken = []
+    def drop_planned(self, purpose: Purpose) -> None:
+        """Take back what waits to be asked for this purpose."""
+        storage = self.study._storage
         for trial in self.study.get_trials(deepcopy=False, states=(TrialState.WAITING,)):
-            attrs = trial.user_attrs
-            params = trial.system_attrs.get("fixed_params", {})
-            taken.append(Planned(params, attrs["purpose"], attrs.get("repeats")))
-            storage = self.study._storage
-            storage.set_trial_user_attr(trial._trial_id, "lost", True)
-            storage.set_trial_state_values(trial._trial_id, state=TrialState.FAIL)
-        return taken
+            if trial.user_attrs["purpose"] == purpose:
+                storage.set_trial_user_attr(trial._trial_id, "lost", True)
+                storage.set_trial_state_values(trial._trial_id, state=TrialState.FAIL)
 
     def ask(self) -> Asked | None:
         """The next configuration to launch; None when the space has no new one to offer.
@@ -117,7 +104,8 @@ class Ledger:
     def start(self, params: Mapping[str, Value], purpose: Purpose, repeats: int | None) -> Asked:
         """Launch this configuration now, whatever else is planned.
 
-        For what belongs to a certain host: the queue would give it to the next that is free.
+        For what belongs to a certain host, which the queue would give to the next that is free, and
+        for finalists, which must not wait behind what the budget did not reach.
         """
         distributions = fitting_distributions(self._space, params)
         attrs: dict[str, Any] = {"purpose": purpose, "key": self._space.key(params)}

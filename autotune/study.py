@@ -11,9 +11,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 import ray
@@ -108,19 +108,14 @@ class Conductor:
 
     async def _confirm(self) -> None:
         """Launch the finalists and the baseline again, and whoever that makes a finalist."""
-        # Known-good ones that the budget did not reach; finalists are chosen anew.
-        left_over = [p for p in self.ledger.take_planned() if p.purpose != "finalist"]
+        self.ledger.drop_planned("finalist")  # of one that was cut off: they are chosen anew
         left = most_launches(confirm := self.experiment.confirm)
         while due := to_confirm(confirm, self.outcomes, self.seed)[:left]:
             self.round_ends = len(self.outcomes) + len(due)
-            for outcome in due:
-                self._plan_again(outcome, "finalist")
-            await self._run_stage(self._next_planned)
             left -= len(due)
+            await self._run_stage(partial(self._next_to_confirm, iter(due)))
             if self.stopping is not None or len(self.outcomes) < self.round_ends:
                 break  # the user's wish, or no host is left
-        for planned in left_over:
-            self.ledger.plan(planned.params, planned.purpose, planned.repeats)
 
     @cached_property
     def space_size(self) -> int | None:
@@ -169,8 +164,11 @@ class Conductor:
         self._plan_drift_check()
         return self.ledger.ask() or "every configuration of the space has been tried"
 
-    def _next_planned(self) -> Asked | str:
-        return (self.ledger.ask() if self.ledger.planned else None) or "confirmed"
+    def _next_to_confirm(self, due: Iterator[Outcome]) -> Asked | str:
+        outcome = next(due, None)
+        if outcome is None:
+            return "confirmed"
+        return self.ledger.start(outcome.params, "finalist", outcome.number)
 
     def _start(self, asked: Asked, slot: Slot) -> None:
         plan = TrialPlan(
@@ -278,11 +276,9 @@ class Conductor:
         """Measure the baseline again in the middle of the search."""
         half = self.experiment.budget.trials // 2
         if half >= 5 and len(searched(self.outcomes)) == half and not self._was_repeated("drift"):
-            self._plan_again(baseline_of(self.outcomes), "drift")
-
-    def _plan_again(self, outcome: Outcome | None, purpose: Purpose) -> None:
-        if outcome is not None and outcome.state == "ok":
-            self.ledger.plan(outcome.params, purpose, outcome.number)
+            baseline = baseline_of(self.outcomes)
+            if baseline is not None and baseline.state == "ok":
+                self.ledger.plan(baseline.params, "drift", baseline.number)
 
     def _was_repeated(self, purpose: Purpose) -> bool:
         running = (r.asked.purpose for r in self.running.values())

@@ -14,7 +14,7 @@ from autotune.experiment import Confirm
 from autotune.front import front_of, points_of
 from autotune.records import Outcome
 from tests.runs import baseline, measured
-from tests.searching import Study, ended, study_in, wait_for
+from tests.searching import Study, ended, kill, study_in, wait_for
 
 KNEE = 2
 # The knee, with the largest product, is neither an end nor in the middle of this front.
@@ -67,6 +67,21 @@ def test_a_confirmation_that_was_interrupted_is_made_good_once(tmp_path: Path) -
     assert study.search("--resume")[0] == 0
     assert set(confirmed(study, "interrupted")) <= set(confirmed(study, "ok"))
     assert study.search("--resume", "--trials", "3")[0] == 0
+    assert set(confirmed(study, "ok").values()) == {1}
+
+
+def test_a_driver_killed_as_it_confirms_forgets_no_known_good(tmp_path: Path) -> None:
+    study = study_in(tmp_path / "study", trials=1)
+    file = study.folder / "small.yaml"
+    text = file.read_text().replace("{finalists: 0, relaunches: 0}", "{finalists: 1}")
+    (line,) = [line for line in text.splitlines() if line.startswith("  - {")]
+    file.write_text(text.replace(line, f"{line}\n{line.replace('32', '64')}"))
+    process = study.start(speed=40)
+    wait_for(lambda: study.has_launched(2), process)
+    kill(process)
+    assert study.search("--resume", "--trials", "2")[0] == 0
+    outcomes = study.outcomes()
+    assert [o["purpose"] for o in outcomes if o["repeats"] is None] == ["baseline", "known_good"]
     assert set(confirmed(study, "ok").values()) == {1}
 
 
