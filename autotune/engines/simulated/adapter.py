@@ -105,6 +105,9 @@ class SimulatedEngine(Engine):
             "AUTOTUNE_SIM_SPEED": str(_speed()),
         }
 
+    def parallel_sizes(self, words: Sequence[str]) -> Mapping[str, int] | None:
+        return self._inner.parallel_sizes(words)
+
     def preflight(self, launch: Launch) -> tuple[str, ...] | None:
         return (*self._entry("--preflight"), *launch.argv[len(self._entry()) :])
 
