@@ -27,7 +27,7 @@ def choose_run_dir(requested: Path | None, name: str, resume: bool) -> RunDir:
         parts = path.absolute().parts
         exists = (path / "experiment.yaml").exists()
         is_file = path.exists() and not path.is_dir()
-        others = [] if is_file or not path.exists() else _others_in(path)
+        others = [] if is_file or exists or not path.exists() else _others_in(path)
     if is_file:
         raise InputError(
             "is a file; a run directory is a folder of its own, such as runs/NAME",

@@ -55,6 +55,12 @@ def test_what_a_search_left_that_died_before_its_first_trial_is_taken(tmp_path: 
     assert choose_run_dir(tmp_path, "mine", resume=False) == run
 
 
+def test_a_run_without_its_format_is_continued(tmp_path: Path) -> None:
+    run = RunDir(write_run(tmp_path / "run", baseline()))
+    run.run_json.unlink()
+    assert choose_run_dir(run.path, "mine", resume=True) == run
+
+
 def test_nothing_is_written_into_a_folder_that_is_refused(tmp_path: Path) -> None:
     study = study_in(tmp_path / "study")
     study.run.mkdir()
