@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -169,6 +170,16 @@ def _print_figures(text: str, json_: bool, *, simulated: bool) -> None:
     if simulated and not json_:
         print(SIMULATION)
     print(text)
+
+
+def _on_the_way(json_: bool) -> Callable[[str], None]:
+    """Where a command says how far it is: standard error, and nowhere beside a JSON document."""
+
+    def say(line: str) -> None:
+        if not json_:
+            print(line, file=sys.stderr, flush=True)
+
+    return say
 
 
 @app.command()
@@ -338,7 +349,12 @@ def measure(
 
     levels = _levels(concurrency)
     document = measure_url(
-        url, levels, model=model, input_tokens=input_tokens, output_tokens=output_tokens
+        url,
+        levels,
+        model=model,
+        input_tokens=input_tokens,
+        output_tokens=output_tokens,
+        say=_on_the_way(json_),
     )
     text = json.dumps(document, indent=1) if json_ else report_text(document)
     _print_figures(text, json_, simulated=document["simulated"])
@@ -355,6 +371,7 @@ def verify(
     tokenizer: Annotated[
         str | None, typer.Option(help="a tokenizer's folder or name, for tools that need one")
     ] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="of both, in alternation")] = 3,
     json_: Json = False,
 ) -> None:
     """Measure one running server with autotune and with another tool, side by side.
@@ -363,7 +380,15 @@ def verify(
     """
     from autotune.verify import verify_text, verify_url
 
-    document = verify_url(url, _levels(concurrency), tool=tool, model=model, tokenizer=tokenizer)
+    document = verify_url(
+        url,
+        _levels(concurrency),
+        tool=tool,
+        model=model,
+        tokenizer=tokenizer,
+        rounds=rounds,
+        say=_on_the_way(json_),
+    )
     text = json.dumps(document, indent=1) if json_ else verify_text(document)
     _print_figures(text, json_, simulated=document["simulated"])
 

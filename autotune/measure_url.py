@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,8 +48,11 @@ def measure_url(
     output_tokens: int = 256,
     headers: Mapping[str, str] | None = None,
     limit_seconds: float | None = None,
+    say: Callable[[str], None] = lambda line: None,
 ) -> Report:
     """Measure the server at `url` at each concurrency; the report is plain JSON data.
+
+    `say` gets a line after each concurrency.
 
     Raises:
         InputError: nothing answers there, or it serves no such model.
@@ -69,6 +72,7 @@ def measure_url(
             workload,
             settings,
             headers or {},
+            say,
         )
     )
 
@@ -80,6 +84,7 @@ async def _measure(
     workload: Workload,
     settings: MeasureSettings,
     headers: Mapping[str, str],
+    say: Callable[[str], None],
 ) -> Report:
     async with httpx.AsyncClient(base_url=url, headers=dict(headers), timeout=60) as http:
         server = await look_at(http, model)
@@ -88,7 +93,7 @@ async def _measure(
             try:
                 session = await open_session(target, workload, settings, Timeline(0), Path(folder))
                 with closing(session.journal):
-                    levels = [await _level(session, level) for level in concurrencies]
+                    levels = [await _level(session, level, say) for level in concurrencies]
             except TrialFailed as error:
                 raise AutotuneError(f"{url}: {error.failure.cause}") from error
     return {
@@ -151,7 +156,7 @@ async def _loaded_by_sglang(http: httpx.AsyncClient) -> str | None:
         return None
 
 
-async def _level(session: Session, concurrency: int) -> Report:
+async def _level(session: Session, concurrency: int, say: Callable[[str], None]) -> Report:
     """One concurrency: 1 is the single-stream phase, more the peak phase."""
     if concurrency == 1:
         cold = await warm_up(session)
@@ -163,6 +168,7 @@ async def _level(session: Session, concurrency: int) -> Report:
         peak = await measure_peak(session, concurrency)
         ceiling = await client_ceiling(session, concurrency, peak.estimate.value)
         estimate, figures = peak.estimate, peak.figures | ceiling
+    say(f"concurrency {concurrency}: {estimate.value:.1f} tok/s")
     return {
         "concurrency": concurrency,
         "tok_s": estimate.value,

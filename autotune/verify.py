@@ -13,7 +13,7 @@ import json
 import random
 import secrets
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -34,7 +34,6 @@ from autotune.verify_tools import FIGURE_NAMES, Figures, Job, Tool, find_tool, r
 
 INPUT_TOKENS = 512  # the tools drop longer ShareGPT prompts
 OUTPUT_TOKENS = 128
-_ROUNDS = 3
 _WAVES = 4
 _FEWEST_REQUESTS = 8
 
@@ -48,11 +47,14 @@ def verify_url(
     tool: str | None = None,
     model: str | None = None,
     tokenizer: str | None = None,
-    rounds: int = _ROUNDS,
+    rounds: int = 3,
     input_tokens: int = INPUT_TOKENS,
     output_tokens: int = OUTPUT_TOKENS,
+    say: Callable[[str], None] = lambda line: None,
 ) -> Report:
     """Measure with both in alternation, `rounds` times; medians side by side as JSON data.
+
+    `say` gets a line after each measurement: SGLang's bench takes 20 s only to start.
 
     Raises:
         InputError: nothing answers, or the tool is unknown or not installed.
@@ -62,7 +64,7 @@ def verify_url(
     workload = Workload(input_tokens=input_tokens, output_tokens=output_tokens)
     url = url.rstrip("/").removesuffix("/v1")
     return asyncio.run(
-        _verify(url, concurrencies, found, command, model, tokenizer, rounds, workload)
+        _verify(url, concurrencies, found, command, model, tokenizer, rounds, workload, say)
     )
 
 
@@ -75,6 +77,7 @@ async def _verify(
     tokenizer: str | None,
     rounds: int,
     workload: Workload,
+    say: Callable[[str], None],
 ) -> Report:
     async with httpx.AsyncClient(base_url=url, timeout=60) as http:
         server = await look_at(http, model)
@@ -88,7 +91,9 @@ async def _verify(
                 job = _job(url, server, tokenizer, workload, folder)
                 with closing(session.journal):
                     levels = [
-                        await _compare(session, tool, command, replace(job, concurrency=c), rounds)
+                        await _compare(
+                            session, tool, command, replace(job, concurrency=c), rounds, say
+                        )
                         for c in concurrencies
                     ]
             except TrialFailed as error:
@@ -127,14 +132,21 @@ def _job(
 
 
 async def _compare(
-    session: Session, tool: Tool, command: tuple[str, ...], job: Job, rounds: int
+    session: Session,
+    tool: Tool,
+    command: tuple[str, ...],
+    job: Job,
+    rounds: int,
+    say: Callable[[str], None],
 ) -> Report:
     """One concurrency: ours and theirs in turn, so that a drifting host meets both alike."""
     count = max(_FEWEST_REQUESTS, _WAVES * job.concurrency)
     ours: list[Figures] = []
     theirs: list[Figures] = []
     for number in range(rounds):
+        place = f"concurrency {job.concurrency}, round {number + 1} of {rounds}"
         ours.append(await _ours(session, job.concurrency, count))
+        say(f"{place}: autotune {ours[-1]['tok_s']:.1f} tok/s")
         own_folder = job.folder / f"{job.concurrency}-{number}"
         own_folder.mkdir()
         _write_prompts(session, job.prompts, count + job.concurrency)
@@ -146,6 +158,7 @@ async def _compare(
             folder=own_folder,
         )
         theirs.append(await asyncio.to_thread(run_tool, tool, command, this))
+        say(f"{place}: {tool.name} {theirs[-1]['tok_s']:.1f} tok/s")
         session.warn(_unlike(tool, theirs[-1], this))
     return {
         "concurrency": job.concurrency,

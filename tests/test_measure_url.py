@@ -94,8 +94,13 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str],
 
 def test_a_running_server_is_measured_at_every_concurrency() -> None:
     with running_mock(TRUTH) as url:
-        report = measure_url(url, [1, 4], input_tokens=64, output_tokens=32, limit_seconds=10)
+        said: list[str] = []
+        report = measure_url(
+            url, [1, 4], input_tokens=64, output_tokens=32, limit_seconds=10, say=said.append
+        )
     json.dumps(report)
+    rates = [(level["concurrency"], level["tok_s"]) for level in report["levels"]]
+    assert said == [f"concurrency {level}: {rate:.1f} tok/s" for level, rate in rates]
     assert report["model"] == "mock" and report["engine"] is None
     assert [level["concurrency"] for level in report["levels"]] == [1, 4]
     alone = report["levels"][0]
@@ -124,7 +129,9 @@ def test_figures_of_a_simulated_server_are_never_shown_as_real_ones(
         with pytest.raises(SystemExit) as ended:
             main(list(words))
         assert ended.value.code == 0
-        return capsys.readouterr().out
+        out, err = capsys.readouterr()
+        assert bool(err) is ("--json" not in words)  # how far it is, and nothing beside a document
+        return str(out)
 
     measured = ("--concurrency", "1", "--input-tokens", "64", "--output-tokens", "32")
     args = ["--model-path", "/models/mini-kimi", "--attention-backend", "triton"]
@@ -156,7 +163,15 @@ def test_an_unknown_tool_is_refused_with_the_known_ones() -> None:
 def test_verify_puts_both_tools_side_by_side(stand_in: Callable[[str], None]) -> None:
     stand_in("")
     with running_mock(TRUTH) as url:
-        report = verify_url(url, [1], tool="vllm", rounds=2, input_tokens=64, output_tokens=32)
+        said: list[str] = []
+        report = verify_url(
+            url, [1], tool="vllm", rounds=2, input_tokens=64, output_tokens=32, say=said.append
+        )
+    assert [line.partition(" tok/s")[0].rpartition(" ")[0] for line in said] == [
+        f"concurrency 1, round {number} of 2: {tool}"
+        for number in (1, 2)
+        for tool in ("autotune", "vllm")
+    ]
     [level] = report["levels"]
     assert level["theirs"]["tok_s"] == 100.0 and len(level["rounds"]) == 2
     assert level["ratio"] == pytest.approx(level["ours"]["tok_s"] / 100)

@@ -32,7 +32,7 @@ def job(folder: Path, tokenizer: str = "m") -> Job:
     )
 
 
-@pytest.mark.parametrize("name", ["aiperf", "guidellm"])
+@pytest.mark.parametrize("name", ["aiperf", "guidellm", "sglang"])
 def test_a_recorded_result_gives_the_mock_s_figures(name: str) -> None:
     figures = TOOLS[name].read(RECORDED / name)
     assert figures["answer_tokens"] == 32
