@@ -98,9 +98,9 @@ def read_run(path: Path) -> Run:
         _require_run(place)
         problems: list[str] = []
         experiment = _read_experiment(place.experiment_yaml, problems)
-        machine = _read_object(place.machine_json, problems)
-        status = _read_object(place.status_json, problems)
-        summary = _read_object(place.summary_json, problems)
+        machine = read_object(place.machine_json, problems)
+        status = read_object(place.status_json, problems)
+        summary = read_object(place.summary_json, problems)
         outcomes, unfinished = _read_trials(place, problems)
     return Run(
         path=path,
@@ -127,7 +127,12 @@ def _require_run(place: RunDir) -> None:
             "`autotune search SPACE.yaml` writes one",
             file=place.path,
         )
-    written = _read_object(place.run_json, []).get("format", FORMAT)
+    refuse_newer(place)
+
+
+def refuse_newer(place: RunDir) -> None:
+    """Raise InputError if a newer autotune wrote the run, in a format that this one misreads."""
+    written = read_object(place.run_json).get("format", FORMAT)
     if not isinstance(written, int) or written > FORMAT:
         raise InputError(
             f"was written by a newer autotune (format {written}, this one reads {FORMAT}); "
@@ -147,13 +152,15 @@ def _read_experiment(path: Path, problems: list[str]) -> Mapping[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def _read_object(path: Path, problems: list[str]) -> Mapping[str, Any]:
+def read_object(path: Path, problems: list[str] | None = None) -> Mapping[str, Any]:
+    """A JSON object; empty if it is not there or cannot be read, which is added to `problems`."""
     if not path.exists():
         return {}
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        problems.append(f"{path.name}: not readable: {_first_line(error)}")
+        if problems is not None:
+            problems.append(f"{path.name}: not readable: {_first_line(error)}")
         return {}
     return content if isinstance(content, dict) else {}
 

@@ -1,6 +1,7 @@
 """A run on disk: where its files lie, and how they are written (`run.py` reads them back).
 
 runs/NAME/run.json            format and version that wrote it, and what it copied
+          lock                held by the search that writes it
           experiment.yaml     the search space as it was given
           prompts.jsonl       the user's prompts, if it names some
           machine.json        fingerprint of the host
@@ -39,6 +40,10 @@ class RunDir:
     @property
     def run_json(self) -> Path:
         return self.path / "run.json"
+
+    @property
+    def lock(self) -> Path:
+        return self.path / "lock"
 
     @property
     def experiment_yaml(self) -> Path:

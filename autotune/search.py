@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
@@ -87,7 +88,9 @@ def search(options: SearchOptions, show: Callable[[Snapshot], None]) -> SearchEn
         )
     typed, options = _place(options, experiment)
     earlier = [read_run(path) for path in options.from_runs]
-    run = RunDir(typed.path.resolve())  # the workers that Ray starts may be in another folder
+    run = RunDir(
+        Path(os.path.realpath(typed.path))
+    )  # the workers that Ray starts may be in another folder
     # Prompts that cannot be read are named before anything starts. The run keeps the experiment
     # file's own text: what is stored and compared on resume is the experiment as it was written.
     ready = with_readable_prompts(experiment, options.space, run if options.resume else None)
@@ -97,7 +100,7 @@ def search(options: SearchOptions, show: Callable[[Snapshot], None]) -> SearchEn
             "another --run-dir for the real ones",
             file=typed.path,
         )
-    with taken_back_if_refused(run), locked(run):
+    with locked(run), taken_back_if_refused(run):
         refuse_other_prompts(ready, run)
         opener = open_again if options.resume else open_new
         sampler = _sampler(options, experiment)

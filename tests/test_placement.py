@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import threading
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from autotune.errors import InputError
-from autotune.placement import choose_fork, choose_run_dir
-from autotune.rundir import RunDir
+from autotune.placement import choose_fork, choose_run_dir, locked, taken_back_if_refused
+from autotune.rundir import FORMAT, RunDir, write_json
 from tests.runs import baseline, write_run
 from tests.searching import only_line, study_in
 
@@ -53,6 +56,79 @@ def test_what_a_search_left_that_died_before_its_first_trial_is_taken(tmp_path: 
     run.create()
     (tmp_path / "lock").write_text("")
     assert choose_run_dir(tmp_path, "mine", resume=False) == run
+
+
+def test_a_folder_with_a_file_named_as_ours_is_not_taken_for_a_run(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text('{"speed": 3}')
+    with pytest.raises(InputError, match=r"holds run\.json, and no run"):
+        choose_run_dir(tmp_path, "mine", resume=False)
+
+
+def test_what_a_newer_autotune_began_is_refused_before_a_night_is_spent(tmp_path: Path) -> None:
+    write_json(RunDir(tmp_path).run_json, {"format": FORMAT + 1})
+    with pytest.raises(InputError, match="newer autotune"):
+        choose_run_dir(tmp_path, "mine", resume=False)
+
+
+def test_a_link_that_leads_to_itself_is_refused_in_one_line(tmp_path: Path) -> None:
+    study = study_in(tmp_path / "study")
+    study.run.symlink_to(study.run)
+    status, output = study.search()
+    assert status == 2
+    assert str(study.run) in only_line(output)
+
+
+def test_a_search_that_is_refused_takes_nothing_of_the_one_that_runs(tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "run")
+    with locked(run):
+        files = sorted(run.path.iterdir())
+        with (
+            pytest.raises(InputError, match="another `autotune search`"),
+            locked(run),
+            taken_back_if_refused(run),
+        ):
+            pass
+        assert sorted(run.path.iterdir()) == files
+
+
+def test_of_searches_that_start_at_once_none_loses_its_directory(tmp_path: Path) -> None:
+    begin, refused = threading.Barrier(3), threading.Semaphore(0)
+
+    def search(run: RunDir) -> bool | None:
+        """Whether the directory is there at its end; None if it is another's."""
+        begin.wait()
+        try:
+            with locked(run), taken_back_if_refused(run):
+                run.experiment_yaml.write_text("name: mine")
+                for _ in range(2):
+                    refused.acquire()
+                return run.experiment_yaml.exists()
+        except InputError:
+            refused.release()
+            return None
+
+    with ThreadPoolExecutor(3) as pool:
+        for number in range(10):
+            ends = pool.map(search, [RunDir(tmp_path / str(number))] * 3)
+            assert Counter(ends) == {True: 1, None: 2}
+
+
+def test_a_new_directory_is_taken_back_with_all_that_was_written(tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "run")
+    with pytest.raises(InputError, match="wrong"), locked(run), taken_back_if_refused(run):
+        (run.path / "simulated").mkdir()
+        run.experiment_yaml.write_text("name: mine")
+        raise InputError("wrong")
+    assert not run.path.exists()
+
+
+@pytest.mark.parametrize("name", ["notes.txt", ".hidden", "experiment.yaml"])
+def test_a_directory_that_holds_something_is_kept(tmp_path: Path, name: str) -> None:
+    run = RunDir(tmp_path)
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(InputError, match="wrong"), locked(run), taken_back_if_refused(run):
+        raise InputError("wrong")
+    assert (tmp_path / name).read_text() == "mine"
 
 
 def test_a_run_without_its_format_is_continued(tmp_path: Path) -> None:
