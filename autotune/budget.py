@@ -43,32 +43,48 @@ def expected_seconds(outcomes: Sequence[Outcome]) -> float | None:
     return usual + (median(failed) - usual) * len(failed) / len(trials)
 
 
+def overrun(budget: Budget, outcomes: Sequence[Outcome], slots: int, launches: int) -> bool:
+    """Whether so many further launches would take longer than the hours that are left."""
+    usual = trial_seconds(outcomes)
+    if budget.hours is None or usual is None:
+        return False
+    needed = usual * max(1.0, launches / max(slots, 1))
+    return spent_seconds(outcomes, slots) + needed > budget.hours * 3600
+
+
 def trials_left(
-    budget: Budget, outcomes: Sequence[Outcome], running: int, slots: int, size: int | None
+    budget: Budget,
+    outcomes: Sequence[Outcome],
+    running: int,
+    slots: int,
+    size: int | None,
+    again: int,
 ) -> int:
     """How many further trials may be started, as far as budget and space say; `running` do run.
 
-    `size` is how many configurations there are, None if they are countless.
+    `size` is how many configurations there are, None if they are countless; `again` how many
+    launches are kept for confirming.
     """
     most = budget.trials if size is None else min(budget.trials, size)
     left = most - len(searched(outcomes)) - running
     if budget.hours is not None and (expected := trial_seconds(outcomes)):
         seconds = budget.hours * 3600 - spent_seconds(outcomes, slots)
-        left = min(left, int(seconds * max(slots, 1) / expected) - running)
+        left = min(left, int(seconds * max(slots, 1) / expected) - running - again)
     return max(left, 0)
 
 
 def reason_to_stop(
-    budget: Budget, outcomes: Sequence[Outcome], running: int, slots: int
+    budget: Budget, outcomes: Sequence[Outcome], running: int, slots: int, again: int = 0
 ) -> str | None:
-    """Why no further trial may be started, or None."""
+    """Why no further trial may be started, or None.
+
+    `again` is how many launches will confirm the result if this trial is the last.
+    """
     if len(searched(outcomes)) + running >= budget.trials:
         return f"{budget.trials} trial{'' if budget.trials == 1 else 's'}"
-    if budget.hours is not None:
-        spent = spent_seconds(outcomes, slots)
-        expected = trial_seconds(outcomes) or 0.0
-        if spent + expected > budget.hours * 3600:
-            return f"{budget.hours:g} hours: another trial would overrun them"
+    if overrun(budget, outcomes, slots, 1 + again):
+        what = "another trial, confirmed," if again else "another trial"
+        return f"{budget.hours:g} hours: {what} would overrun them"
     return failing_in_a_row(budget, outcomes)
 
 

@@ -10,7 +10,7 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 
-from autotune.experiment import Confirm
+from autotune.experiment import Confirm, Experiment
 from autotune.front import Point, baseline_of, front_of, knee_of, picks_of, points_of
 from autotune.records import Outcome
 
@@ -35,6 +35,16 @@ def to_confirm(confirm: Confirm, outcomes: Sequence[Outcome], seed: int) -> list
     random.Random(seed).shuffle(missing)
     by_number = {outcome.number: outcome for outcome in outcomes}
     return [by_number[number] for number in missing]
+
+
+def expected_launches(experiment: Experiment, outcomes: Sequence[Outcome], trials: int) -> int:
+    """How many launches confirm the result after `trials` more, if no finalist falls back then.
+
+    What is due now, and more if the trials bring more to the front.
+    """
+    confirm = experiment.confirm
+    due = len(to_confirm(confirm, outcomes, seed=0))
+    return max(due, min(due + trials * confirm.relaunches, experiment.confirming_launches))
 
 
 def most_launches(confirm: Confirm) -> int:

@@ -223,7 +223,9 @@ class Budget(Section):
 
     trials: int = Field(default=40, ge=1, le=100_000, description="most trials")
     hours: float | None = Field(
-        default=None, gt=0, description="no trial is started that would overrun; null: no limit"
+        default=None,
+        gt=0,
+        description="trials end in time for the launches that confirm them; null: no limit",
     )
     consecutive_failures: int = Field(
         default=8, ge=1, description="stop after that many failed trials in a row"
@@ -261,7 +263,7 @@ class Confirm(Section):
     relaunches: int = Field(
         default=1,
         ge=0,
-        description="launches of each; no trials: they come on top of `budget`, its hours too, at "
+        description="launches of each; no trials, so that they come on top of `budget.trials`, at "
         "most `3 * (finalists + 1) * relaunches` in one search",
     )
 
@@ -312,6 +314,11 @@ class Experiment(Section):
     def _check(self) -> Experiment:
         return checked(self)
 
+    @property
+    def confirming_launches(self) -> int:
+        """Fresh launches of the finalists and the baseline, if no finalist falls back then."""
+        return (self.confirm.finalists + bool(self.known_good)) * self.confirm.relaunches
+
     def with_prompts(self, path: Path | str) -> Experiment:
         """The same with another prompt file."""
         workload = self.workload.model_copy(update={"prompts": str(path)})
@@ -326,7 +333,6 @@ def load_experiment(path: Path) -> Experiment:
 def estimated_hours(experiment: Experiment) -> float:
     """Hours that the whole budget is expected to take, one trial after another."""
     measured_minutes = 2 * experiment.measure.limit_seconds / 60
-    repeats = experiment.confirm.finalists * experiment.confirm.relaunches
-    launches = experiment.budget.trials + repeats
+    launches = experiment.budget.trials + experiment.confirming_launches
     hours = launches * (experiment.startup.expected_minutes + measured_minutes) / 60
     return min(hours, experiment.budget.hours or hours)

@@ -19,9 +19,9 @@ from pathlib import Path
 import ray
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
-from autotune.budget import SEARCH_PURPOSES, failing_in_a_row, reason_to_stop, searched
+from autotune.budget import SEARCH_PURPOSES, failing_in_a_row, overrun, reason_to_stop, searched
 from autotune.cluster import ray_has_died
-from autotune.confirmation import most_launches, to_confirm
+from autotune.confirmation import expected_launches, most_launches, to_confirm
 from autotune.errors import MachineNotClean, NoMachineLeft
 from autotune.experiment import Experiment
 from autotune.front import baseline_of
@@ -107,10 +107,16 @@ class Conductor:
             ray.kill(running.slot.actor)
 
     async def _confirm(self) -> None:
-        """Launch the finalists and the baseline again, and whoever that makes a finalist."""
+        """Launch the finalists and the baseline again, and whoever that makes a finalist.
+
+        The hours were kept for the former; the latter are launched as far as there is time.
+        """
         self.ledger.drop_planned("finalist")  # of one that was cut off: they are chosen anew
         left = most_launches(confirm := self.experiment.confirm)
         while due := to_confirm(confirm, self.outcomes, self.seed)[:left]:
+            slots, is_first = len(self.hosts.slots), self.round_ends is None
+            if not is_first and overrun(self.experiment.budget, self.outcomes, slots, len(due)):
+                break
             self.round_ends = len(self.outcomes) + len(due)
             left -= len(due)
             await self._run_stage(partial(self._next_to_confirm, iter(due)))
@@ -157,8 +163,9 @@ class Conductor:
     def _next_of_search(self) -> Asked | str:
         counted = sum(1 for r in self.running.values() if r.asked.purpose in SEARCH_PURPOSES)
         counted += sum(1 for lost in self.hosts.losses.pending if lost.purpose in SEARCH_PURPOSES)
-        budget = self.experiment.budget
-        reason = reason_to_stop(budget, self.outcomes, counted, len(self.hosts.slots))
+        again = expected_launches(self.experiment, self.outcomes, counted + 1)
+        budget, slots = self.experiment.budget, len(self.hosts.slots)
+        reason = reason_to_stop(budget, self.outcomes, counted, slots, again)
         if reason is not None:
             return reason
         self._plan_drift_check()

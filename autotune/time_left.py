@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autotune.budget import expected_seconds, trial_seconds, trials_left
-from autotune.confirmation import to_confirm
+from autotune.confirmation import expected_launches
 from autotune.experiment import Experiment
 from autotune.records import Outcome
 
@@ -31,8 +31,10 @@ def search_seconds_left(
     usual, each = trial_seconds(outcomes), expected_seconds(outcomes)
     if usual is None or each is None:
         return None
-    trials = trials_left(experiment.budget, outcomes, len(running), slots, size)
-    again = _expected_again(experiment, outcomes, trials + len(running))
+    budget = experiment.budget
+    most = expected_launches(experiment, outcomes, budget.trials)
+    trials = trials_left(budget, outcomes, len(running), slots, size, again=most)
+    again = expected_launches(experiment, outcomes, trials + len(running))
     return _shared(running, trials, each, slots) + _shared([], again, usual, slots)
 
 
@@ -45,14 +47,6 @@ def confirmation_seconds_left(
     """
     usual = trial_seconds(outcomes)
     return None if usual is None else _shared(running, waiting, usual, slots)
-
-
-def _expected_again(experiment: Experiment, outcomes: Sequence[Outcome], trials: int) -> int:
-    """Launches that confirm: what is due now, and more if `trials` bring more to the front."""
-    confirm = experiment.confirm
-    due = len(to_confirm(confirm, outcomes, seed=0))
-    most = (confirm.finalists + bool(experiment.known_good)) * confirm.relaunches
-    return max(due, min(due + trials * confirm.relaunches, most))
 
 
 def _shared(running: Sequence[float], count: int, each: float, slots: int) -> float:

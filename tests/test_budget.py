@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autotune.budget import reason_to_stop, searched, spent_seconds
+from autotune.budget import overrun, reason_to_stop, searched, spent_seconds
 from autotune.experiment import Budget
 from autotune.records import Failure, FailureKind, Outcome, Phase, Purpose, State
 from tests.runs import bare_outcome
@@ -50,6 +50,17 @@ def test_a_trial_that_would_overrun_the_hours_is_not_started() -> None:
     stop = reason_to_stop(Budget(trials=99, hours=1.33), done, running=0, slots=1)
     assert stop is not None
     assert "overrun" in stop
+
+
+def test_the_hours_hold_what_confirms_a_trial_too() -> None:
+    done = [outcome(n, seconds=1200.0) for n in range(3)]
+    assert reason_to_stop(Budget(trials=99, hours=2.34), done, running=0, slots=1, again=3) is None
+    stop = reason_to_stop(Budget(trials=99, hours=2.33), done, running=0, slots=1, again=3)
+    assert stop == "2.33 hours: another trial, confirmed, would overrun them"
+    assert not overrun(Budget(hours=1.34), done, slots=2, launches=5)  # 30 of 80 minutes are over
+    assert overrun(Budget(hours=1.34), done, slots=2, launches=7)
+    assert not overrun(Budget(), done, slots=1, launches=99)
+    assert not overrun(Budget(hours=0.1), [], slots=1, launches=99)  # nobody knows
 
 
 def test_slots_share_the_hours() -> None:

@@ -86,15 +86,7 @@ def test_a_driver_killed_as_it_confirms_forgets_no_known_good(tmp_path: Path) ->
 
 
 def test_what_a_confirmation_brings_to_the_front_is_confirmed_too(tmp_path: Path) -> None:
-    study = study_in(tmp_path / "study")
-    study.write(trials=8, faults="null, 'crash_under_load:1e9'")  # more configurations that work
-    assert study.search()[0] == 0
-    # Lucky figures, each behind the one before: one after another comes to the front.
-    lucky = [outcome["number"] for outcome in study.outcomes() if outcome["state"] == "ok"][1:]
-    for rank, number in enumerate(lucky):
-        multiply(study, number, 100.0 / (rank + 2))
-    file = study.folder / "small.yaml"
-    file.write_text(file.read_text().replace("{finalists: 0, relaunches: 0}", "{finalists: 1}"))
+    study, lucky = study_of_lucky_figures(tmp_path, trials=8)
     most = most_launches(Confirm(finalists=1))
     assert len(lucky) > most
 
@@ -109,11 +101,33 @@ def test_what_a_confirmation_brings_to_the_front_is_confirmed_too(tmp_path: Path
     assert "launched once so far" not in output
 
 
-def multiply(study: Study, number: int, factor: float) -> None:
-    """Make a stored trial's figures better than they were."""
-    path = study.run / "trials" / f"{number:04d}" / "outcome.json"
+def test_the_finalists_are_launched_again_and_others_within_the_hours(tmp_path: Path) -> None:
+    study, lucky = study_of_lucky_figures(tmp_path, trials=4)
+    status, output = study.search("--resume", "--hours", "0.0001")
+    assert status == 0, output
+    assert confirmed(study, "ok") == Counter([0, lucky[0]])
+    assert f"launched once so far: trial {lucky[1]}; the same search" in output
+
+
+def study_of_lucky_figures(tmp_path: Path, trials: int) -> tuple[Study, list[int]]:
+    """A study that has not confirmed anything, and trials of which one after another comes to
+    the front as those before it are launched again."""
+    study = study_in(tmp_path / "study")
+    study.write(trials=trials, faults="null, 'crash_under_load:1e9'")  # more that work
+    assert study.search()[0] == 0
+    lucky = [outcome["number"] for outcome in study.outcomes() if outcome["state"] == "ok"][1:]
+    for rank, number in enumerate(lucky):
+        claim(study, number, 100.0 / (rank + 2))
+    file = study.folder / "small.yaml"
+    file.write_text(file.read_text().replace("{finalists: 0, relaunches: 0}", "{finalists: 1}"))
+    return study, lucky
+
+
+def claim(study: Study, number: int, factor: float) -> None:
+    """Make a stored trial's figures so many times the baseline's."""
+    baseline, path = study.outcomes()[0], study.run / "trials" / f"{number:04d}" / "outcome.json"
     outcome = json.loads(path.read_text())
-    outcome["values"] = {name: value * factor for name, value in outcome["values"].items()}
+    outcome["values"] = {name: value * factor for name, value in baseline["values"].items()}
     path.write_text(json.dumps(outcome))
 
 

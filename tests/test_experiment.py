@@ -160,9 +160,9 @@ def test_an_experiment_made_in_python_is_checked_like_a_file():
         )
 
 
-def test_the_estimate_counts_starts_measurements_and_repeats(load):
+def test_the_estimate_counts_starts_measurements_finalists_and_the_baseline(load):
     text = GOOD + "budget: {trials: 9}\nconfirm: {finalists: 1}\nstartup: {expected_minutes: 3}\n"
-    assert estimated_hours(load(text)) == pytest.approx(10 * (3 + 3) / 60)
+    assert estimated_hours(load(text)) == pytest.approx(11 * (3 + 3) / 60)
     assert estimated_hours(load(text.replace("trials: 9", "trials: 9, hours: 0.5"))) == 0.5
 
 

@@ -54,6 +54,7 @@ def test_trials_that_the_hours_forbid_are_not_counted() -> None:
     assert minutes(*done(4), trials=40, hours=1.0) == 20
     assert minutes(*done(4), trials=40, hours=1.0, running=(0.0,)) == 20
     assert minutes(*done(4), trials=40, hours=0.1) == 0
+    assert minutes(*done(4), trials=40, hours=2.0, confirm=3) == 80  # of them 40 to confirm
 
 
 def test_trials_that_the_space_does_not_have_are_not_counted() -> None:
