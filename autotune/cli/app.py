@@ -1,0 +1,65 @@
+"""What the commands share: the application, their common arguments, how they print."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from autotune import __version__
+
+app = typer.Typer(
+    name="autotune",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+engine_app = typer.Typer(help="Engines that autotune can set up itself.", no_args_is_help=True)
+app.add_typer(engine_app, name="engine")
+
+SpaceFile = Annotated[Path, typer.Argument(metavar="SPACE", help="the experiment file (YAML)")]
+RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="a run directory, runs/NAME")]
+Json = Annotated[bool, typer.Option("--json", help="print one JSON document and nothing else")]
+TrialNumber = Annotated[int | None, typer.Option("--trial", help="number of a trial")]
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"autotune {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def autotune(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", is_eager=True, callback=_print_version, help="print the version and end"
+        ),
+    ] = False,
+) -> None:
+    """Find the best launch configuration of an LLM inference server by measuring it."""
+
+
+def print_figures(text: str, json_: bool, *, simulated: bool) -> None:
+    """With a word before it where they are simulated; a document for programs is nothing but
+    itself."""
+    from autotune.live import SIMULATION
+
+    if simulated and not json_:
+        print(SIMULATION)
+    print(text)
+
+
+def on_the_way(json_: bool) -> Callable[[str], None]:
+    """Where a command says how far it is: standard error, and nowhere beside a JSON document."""
+
+    def say(line: str) -> None:
+        if not json_:
+            print(line, file=sys.stderr, flush=True)
+
+    return say
