@@ -72,6 +72,11 @@ def idle(file: Path) -> list[str]:
         ("sglang", "--tp-size 16 --nnodes 2", None),
         ("vllm", "M -tp 2 -dp 4 --data-parallel-rank 1", None),
         ("vllm", "M --config options.yaml", None),
+        ("vllm", "M -tp 16 -n 2 -r 0 --master-addr 10.0.0.1", None),
+        ("vllm", "M -tp 16 --distributed-executor-backend ray", None),
+        ("vllm", "M -dp 16 -dpb=ray", None),
+        ("vllm", "M -tp 8 --distributed-executor-backend mp", 8),
+        ("sglang", "--tp-size 16 --use-ray", None),
         ("openai", "--tp-size 8", None),
     ],
 )

@@ -97,7 +97,7 @@ class SGLang(OpenAI):
     def parallel_sizes(self, words: Sequence[str]) -> Mapping[str, int] | None:
         """With attention DP, the `dp_size` groups share the ranks of the tensor parallel one."""
         asked = asked_of(words, _ALIASES)
-        if {"nnodes", "config"} & asked.keys():
+        if {"nnodes", "config", "use_ray"} & asked.keys():
             return None
         replicas = () if "enable_dp_attention" in asked else ("dp_size",)
         return sizes_of(asked, "tp_size", "pp_size", *replicas)

@@ -78,6 +78,8 @@ _ALIASES = {
     "pcp": "prefill_context_parallel_size",
     "dpl": "data_parallel_size_local",
     "dpn": "data_parallel_rank",
+    "dpb": "data_parallel_backend",
+    "n": "nnodes",
 }
 # Values of the engine's configuration line that an argument may be compared with.
 _CONFIG = re.compile(
@@ -154,7 +156,7 @@ class VLLM(OpenAI):
     def parallel_sizes(self, words: Sequence[str]) -> Mapping[str, int] | None:
         """Decode context parallelism is left out: it shares the tensor parallel ranks."""
         asked = asked_of(words, _ALIASES)
-        if {"nnodes", "config", "data_parallel_rank"} & asked.keys():
+        if {"nnodes", "config", "data_parallel_rank"} & asked.keys() or _spreads_by_ray(asked):
             return None
         local = "data_parallel_size_local"
         replicas = local if local in asked else "data_parallel_size"
@@ -236,6 +238,11 @@ async def _version(http: httpx.AsyncClient) -> str | None:
         return str((await http.get("/version", timeout=10.0)).json()["version"])
     except (httpx.HTTPError, ValueError, LookupError, TypeError):
         return None
+
+
+def _spreads_by_ray(asked: Mapping[str, str]) -> bool:
+    """Whether a Ray cluster, and so any host, may have the ranks."""
+    return "ray" in (asked.get("distributed_executor_backend"), asked.get("data_parallel_backend"))
 
 
 def _from_log(log: str) -> tuple[dict[str, JsonValue], dict[str, float], str | None]:
