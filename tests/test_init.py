@@ -17,7 +17,7 @@ from autotune.experiment import Experiment
 from autotune.experiment_errors import validated
 from autotune.init import write_experiment
 from autotune.init.hosts import KINDS, kind_of_host
-from autotune.init.models import facts_from_config
+from autotune.init.models import facts_from_config, facts_from_name
 from autotune.space import Space
 from autotune.yaml_lines import parse_yaml
 
@@ -30,6 +30,8 @@ MODELS = [
     "festr2/GLM-5-NVFP4-MTP",
     "Qwen/Qwen3-8B",
     "Qwen/Qwen3-235B-A22B",
+    "Qwen/Qwen3-235B-A22B-Instruct-2507-FP8",
+    "moonshotai/Kimi-K2-Thinking",
     "meta-llama/Llama-3.1-70B-Instruct",
     "openai/gpt-oss-120b",
     "somebody/Some-Model-7B-AWQ",
@@ -120,6 +122,59 @@ def test_the_drafter_is_the_one_that_the_model_has(model, algorithm, drafter):
     assert args["speculative-algorithm"] == algorithm
     assert args.get("speculative-draft-model-path") == drafter
     assert args["speculative-num-draft-tokens"] == 4
+
+
+@pytest.mark.parametrize(
+    ("model", "longest"),
+    [
+        ("Qwen/Qwen3-235B-A22B", 40_960),
+        ("Qwen/Qwen3-235B-A22B-FP8", 40_960),
+        ("Qwen/Qwen3-235B-A22B-Thinking-2507", 131_072),
+        ("Qwen/Qwen3-Coder-480B-A35B-Instruct-FP8", 131_072),
+        ("Qwen/Qwen3-Next-80B-A3B-Instruct", 131_072),
+        ("moonshotai/Kimi-K2-Thinking", 131_072),
+    ],
+)
+def test_no_more_context_is_asked_than_the_model_has(model, longest):
+    """Both engines refuse a longer one than the checkpoint's before they load it."""
+    engines = written(model).experiment.engines
+    assert engines["sglang"].args["context-length"] == longest
+    assert engines["vllm"].args["max-model-len"] == longest
+
+
+def test_experts_whose_fp8_blocks_cannot_be_shared_out_stay_whole():
+    """1536 columns are 12 blocks of 128: eight GPUs get one and a half each, four get three."""
+    eight = written("Qwen/Qwen3-235B-A22B-FP8")
+    assert eight.experiment.engines["sglang"].args["ep-size"] == 8
+    assert eight.experiment.engines["vllm"].args["enable-expert-parallel"] is True
+    assert "vllm_expert_parallel" not in eight.experiment.parameters
+    for model, gpus in (
+        ("Qwen/Qwen3-235B-A22B-FP8", 4),
+        ("Qwen/Qwen3-235B-A22B", 8),
+        ("deepseek-ai/DeepSeek-V3.1", 8),
+    ):
+        space = written(model, gpus=gpus)
+        assert "ep-size" not in space.experiment.engines["sglang"].args
+        assert "vllm_expert_parallel" in space.experiment.parameters
+
+
+@pytest.mark.parametrize(
+    ("width", "block", "whole"),
+    [(1536, [128, 128], True), (2048, [128, 128], False), (1536, None, False), (1536, [0], False)],
+)
+def test_the_blocks_of_an_expert_are_read_from_the_config(width, block, whole):
+    quantization = {"quant_method": "fp8", "weight_block_size": block}
+    config = {"moe_intermediate_size": width, "quantization_config": quantization}
+    assert facts_from_config("m", config).whole_experts(8) is whole
+
+
+def test_a_name_says_what_is_known_of_that_model_only():
+    thinking = facts_from_name("moonshotai/Kimi-K2-Thinking")
+    assert thinking is not None
+    assert (thinking.quantization, thinking.weights_gb) == ("int4", 595)
+    later = facts_from_name("Qwen/Qwen3.5-397B-A17B")
+    assert later is not None
+    assert (later.architecture, later.moe) == ("unknown", True)
 
 
 def test_a_model_without_a_known_drafter_gets_none():

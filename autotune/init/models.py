@@ -42,7 +42,13 @@ class ModelFacts:
     drafter: Drafter | None = None
     vision: bool = False
     own_code: bool = False  # needs trust-remote-code
+    expert_blocks: int | None = None  # an expert's width in blocks of weights with one FP8 scale
     known_by: str = "its config.json"
+
+    def whole_experts(self, gpus: int) -> bool:
+        """Whether each expert must stay whole: engines load no slice that cuts an FP8 block."""
+        blocks = self.expert_blocks if self.quantization == "fp8" else None
+        return blocks is not None and blocks % gpus != 0
 
 
 def read_model(name: str) -> ModelFacts:
@@ -97,6 +103,7 @@ def facts_from_config(name: str, whole: Mapping[str, Any]) -> ModelFacts:
         drafter=Drafter("mtp") if mtp else None,
         vision="vision_config" in whole,
         own_code="auto_map" in whole,
+        expert_blocks=_expert_blocks(text),
     )
 
 
@@ -115,6 +122,15 @@ def _quantization(config: Mapping[str, Any]) -> Quantization:
     if re.search(r'"(awq|gptq)[^"]*"', text) or re.search(r'"(num_bits|bits)": 4\b', text):
         return "int4"
     return "fp8" if "fp8" in text or '"num_bits": 8' in text else "bf16"
+
+
+def _expert_blocks(config: Mapping[str, Any]) -> int | None:
+    found = config.get("quantization_config")
+    block = found.get("weight_block_size") if isinstance(found, dict) else None
+    width = _count(config, "moe_intermediate_size")
+    if not isinstance(block, list) or not block or not isinstance(block[0], int):
+        return None
+    return width // block[0] if width and block[0] > 0 and width % block[0] == 0 else None
 
 
 def _weights_gb(folder: Path) -> float | None:
@@ -148,7 +164,8 @@ _GLM5 = ModelFacts(
 )  # fmt: skip
 _QWEN3_DRAFT = Drafter("draft_model", "Qwen/Qwen3-0.6B")
 _QWEN3 = ModelFacts("", "Qwen3ForCausalLM", context=40_960, drafter=_QWEN3_DRAFT)
-_QWEN3_MOE = ModelFacts("", "Qwen3MoeForCausalLM", moe=True, context=262_144)
+_QWEN3_MOE = ModelFacts("", "Qwen3MoeForCausalLM", moe=True, context=40_960)
+_QWEN3_LONG = replace(_QWEN3_MOE, context=262_144)
 _LLAMA_DRAFT = Drafter("draft_model", "meta-llama/Llama-3.2-1B-Instruct")
 _LLAMA = ModelFacts("", "LlamaForCausalLM", context=131_072, drafter=_LLAMA_DRAFT)
 _GPT_OSS = ModelFacts(
@@ -160,6 +177,7 @@ _KNOWN: tuple[tuple[str, ModelFacts], ...] = (
     # Drafters: the ones that both engines' published recipes name.
     (r"kimi-k2\.?6", replace(_KIMI, drafter=_eagle3("lightseekorg/kimi-k2.6-eagle3-mla"))),
     (r"kimi-k2\.?5", replace(_KIMI, drafter=_eagle3("lightseekorg/kimi-k2.5-eagle3-mla"))),
+    (r"kimi-k2-thinking", replace(_KIMI, architecture="DeepseekV3ForCausalLM", vision=False)),
     (r"kimi-k2", replace(_KIMI, architecture="DeepseekV3ForCausalLM", vision=False, context=131_072,
                          quantization="fp8", weights_gb=1030,
                          drafter=_eagle3("AQ-MedAI/Kimi-K2-Instruct-eagle3"))),
@@ -169,8 +187,15 @@ _KNOWN: tuple[tuple[str, ModelFacts], ...] = (
     (r"glm-?5.*nvfp4", replace(_GLM5, quantization="nvfp4", weights_gb=440, drafter=None)),
     (r"glm-?5.*fp8", replace(_GLM5, quantization="fp8", weights_gb=750)),
     (r"glm-?5", _GLM5),
-    (r"qwen3.*-a\d+b", _QWEN3_MOE),
-    (r"qwen3", _QWEN3),
+    (r"qwen3-(coder-)?next", replace(_QWEN3_LONG, architecture="Qwen3NextForCausalLM",
+                                     expert_blocks=4)),
+    (r"qwen3-coder-480b", replace(_QWEN3_LONG, expert_blocks=20)),
+    (r"qwen3-235b.*2507", replace(_QWEN3_LONG, expert_blocks=12)),
+    (r"qwen3-235b", replace(_QWEN3_MOE, expert_blocks=12)),
+    (r"qwen3-30b.*2507|qwen3-coder-30b", replace(_QWEN3_LONG, expert_blocks=6)),
+    (r"qwen3-30b", replace(_QWEN3_MOE, expert_blocks=6)),
+    (r"qwen3(?!\.).*-a\d+b", _QWEN3_MOE),
+    (r"qwen3(?!\.)", _QWEN3),  # later ones are built otherwise
     (r"llama-?3", _LLAMA),
     (r"gpt-oss-20b", replace(_GPT_OSS, weights_gb=14)),
     (r"gpt-oss", _GPT_OSS),
@@ -185,7 +210,7 @@ def facts_from_name(name: str) -> ModelFacts | None:
     if facts is None and size is None:
         return None
     known_by = "its well-known name" if facts else "the size in its name"
-    facts = facts or ModelFacts("", "unknown")
+    facts = facts or ModelFacts("", "unknown", moe=re.search(r"-a\d+b", text) is not None)
     facts = replace(facts, name=name, known_by=known_by)
     if facts.quantization in ("bf16", "fp8"):
         facts = replace(facts, quantization=_quantization_in_name(text) or facts.quantization)

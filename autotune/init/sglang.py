@@ -36,6 +36,8 @@ def _args(model: ModelFacts, gpus: int, context: int) -> dict[str, tuple[Scalar,
     args: dict[str, tuple[Scalar, str]] = {"model-path": (model.name, "a folder, or a hub name")}
     if gpus > 1:
         args["tp-size"] = (gpus, "every layer over all GPUs")
+    if model.whole_experts(gpus):
+        args["ep-size"] = (gpus, "a slice of an expert would cut its FP8 blocks")
     if model.own_code:
         args["trust-remote-code"] = (True, "the model brings code of its own")
     args["context-length"] = (context, "the longest request you must serve: it costs speed")

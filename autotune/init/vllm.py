@@ -34,6 +34,8 @@ def _args(model: ModelFacts, gpus: int, context: int) -> dict[str, tuple[Scalar,
     args: dict[str, tuple[Scalar, str]] = {}
     if gpus > 1:
         args["tensor-parallel-size"] = (gpus, "every layer over all GPUs")
+    if model.whole_experts(gpus):
+        args["enable-expert-parallel"] = (True, "a slice of an expert would cut its FP8 blocks")
     if model.own_code:
         args["trust-remote-code"] = (True, "the model brings code of its own")
     if model.vision and gpus > 1:
@@ -72,7 +74,7 @@ def _attention(model: ModelFacts, gpu: GpuKind, when: tuple[str, ...]) -> list[P
 
 
 def _experts(model: ModelFacts, gpus: int, when: tuple[str, ...]) -> list[Parameter]:
-    if not model.moe or gpus == 1:
+    if not model.moe or gpus == 1 or model.whole_experts(gpus):
         return []
     comment = "Whole experts on each GPU instead of a slice of every expert."
     lines = (choices(False, True), "flag: enable-expert-parallel")
