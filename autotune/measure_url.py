@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ import httpx
 from autotune.clock import WallClock
 from autotune.engines.base import Engine
 from autotune.engines.registry import engine_named
-from autotune.engines.simulated.http import SIMULATED_HEADER
+from autotune.engines.simulated.http import SIMULATED_HEADER, SPEED_HEADER
 from autotune.errors import AutotuneError, InputError, TrialFailed
 from autotune.experiment import MeasureSettings, Workload
 from autotune.measure import Target, client_ceiling
@@ -37,6 +37,7 @@ class RunningServer:
     model_path: str | None  # what its tokenizer was loaded from, where it says so
     engine: Engine | None
     simulated: bool
+    speed: float  # a simulated server's virtual seconds a real second, else 1
 
 
 def measure_url(
@@ -105,8 +106,17 @@ async def _measure(
         "output_tokens": workload.output_tokens,
         "exact_lengths": session.prompts.exact,
         "levels": levels,
-        "warnings": session.warnings,
+        "warnings": [*_too_fast(server), *session.warnings],
     }
+
+
+def _too_fast(server: RunningServer) -> Iterator[str]:
+    if server.speed != 1:
+        yield (
+            f"this simulated server runs {server.speed:,g} times as fast as the machine that it "
+            "plays, and the figures are those of this host's clock: start it with "
+            "AUTOTUNE_SIM_SPEED=1"
+        )
 
 
 async def look_at(http: httpx.AsyncClient, model: str | None) -> RunningServer:
@@ -132,6 +142,7 @@ async def look_at(http: httpx.AsyncClient, model: str | None) -> RunningServer:
         model_path=await _loaded_by_sglang(http) or models[name].get("root"),
         engine=engine,
         simulated=SIMULATED_HEADER in response.headers,
+        speed=float(response.headers.get(SPEED_HEADER, 1)),
     )
 
 

@@ -139,12 +139,17 @@ def test_figures_of_a_simulated_server_are_never_shown_as_real_ones(
         server.wait_ready()
         url = str(server.http.base_url)
         assert printed("measure", url, *measured).startswith("SIMULATION: ")
-        assert json.loads(printed("measure", url, *measured, "--json"))["simulated"] is True
+        report = json.loads(printed("measure", url, *measured, "--json"))
+        assert report["simulated"] is True
+        speed = f"{server.speed:,g} times as fast as the machine that it plays"
+        assert any(speed in warning for warning in report["warnings"])
         verified = printed("verify", url, "--tool", "vllm", "--concurrency", "1")
         assert verified.startswith("SIMULATION: ")
     with running_mock(TRUTH) as url:
         assert "SIMULATION" not in printed("measure", url, *measured)
-        assert json.loads(printed("measure", url, *measured, "--json"))["simulated"] is False
+        report = json.loads(printed("measure", url, *measured, "--json"))
+        assert report["simulated"] is False
+        assert not any("times as fast" in warning for warning in report["warnings"])
 
 
 def test_a_port_that_is_open_and_silent_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,9 @@ _REASONS = {
 }
 HIGH_WATER_BYTES = 1 << 18
 SIMULATED_HEADER = "x-autotune-simulated"
-"""In every answer of a simulated server, whatever engine it plays."""
+SPEED_HEADER = "x-autotune-simulated-speed"
+"""In every answer of a simulated server, whatever engine it plays; the speed is that of its clock,
+virtual seconds a real second."""
 
 
 @dataclass(frozen=True)
@@ -51,8 +53,10 @@ class Connection(asyncio.Protocol):
         self,
         handle: Callable[[Connection, HttpRequest], Awaitable[None]],
         open_connections: set[Connection],
+        speed: float,
     ) -> None:
         self._handle, self._open = handle, open_connections
+        self._mark = f"{SIMULATED_HEADER}: true\r\n{SPEED_HEADER}: {speed:g}\r\n"
         self._buffer = b""
         self._task: asyncio.Task[None] | None = None
         self._writable = asyncio.Event()
@@ -132,7 +136,7 @@ class Connection(asyncio.Protocol):
         """A whole answer."""
         self.status = status
         head = (
-            f"HTTP/1.1 {status} {_REASONS.get(status, 'Unknown')}\r\n{SIMULATED_HEADER}: true\r\n"
+            f"HTTP/1.1 {status} {_REASONS.get(status, 'Unknown')}\r\n{self._mark}"
             f"content-type: {content_type}\r\ncontent-length: {len(body)}\r\n\r\n"
         )
         self.transport.write(head.encode() + body)
@@ -145,7 +149,7 @@ class Connection(asyncio.Protocol):
         """The head of a stream of events."""
         self.status = 200
         self.transport.write(
-            f"HTTP/1.1 200 OK\r\n{SIMULATED_HEADER}: true\r\n"
+            f"HTTP/1.1 200 OK\r\n{self._mark}"
             "content-type: text/event-stream; charset=utf-8\r\n"
             "transfer-encoding: chunked\r\n\r\n".encode()
         )

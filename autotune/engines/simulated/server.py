@@ -117,7 +117,9 @@ class Server:
         sim.log.http(f"Started server process [{os.getpid()}]")
         sim.log.http("Waiting for application startup.")
         await loop.create_server(
-            lambda: Connection(self.api.handle, self.api.connections), sock=bound, backlog=1024
+            lambda: Connection(self.api.handle, self.api.connections, self.sim.clock.speed),
+            sock=bound,
+            backlog=1024,
         )
         sim.log.http("Application startup complete.")
         if not self.is_vllm:
