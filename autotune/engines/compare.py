@@ -19,6 +19,9 @@ _IDENTITY = frozenset((
 ))
 # fmt: on
 
+# Two names of one thing: what the server reports is what was asked.
+_SYNONYMS = {("speculative_algorithm", frozenset(("NEXTN", "EAGLE")))}
+
 
 def plain_name(name: str) -> str:
     """An argument's name with dashes and without leading ones: `--tp_size` is `tp-size`."""
@@ -72,7 +75,9 @@ def _differences(
         setting = setting if setting in settings else aliases.get(setting, setting)
         if setting not in settings or setting in _IDENTITY or is_secret_name(name):
             continue
-        if not same_value(asked, settings[setting]):
+        if same_value(asked, settings[setting]):
+            continue
+        if (setting, frozenset((str(asked), str(settings[setting])))) not in _SYNONYMS:
             yield Override(
                 setting=setting, asked=as_json(asked), effective=settings[setting], source=source
             )

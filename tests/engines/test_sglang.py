@@ -5,7 +5,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from autotune.engines.base import Place
+from autotune.engines.base import Effective, Place
 from autotune.engines.registry import engine_named
 from autotune.engines.sglang import SGLang
 
@@ -62,6 +62,15 @@ async def test_a_limit_that_speculation_lowered_unasked_is_an_override() -> None
         "speculative_num_draft_tokens": (8, 4),
     }
     assert effective.version == "0.5.23"
+
+
+@pytest.mark.parametrize("ran", ["EAGLE", "NEXTN"])
+def test_an_algorithm_by_its_other_name_is_what_was_asked(ran: str) -> None:
+    """Every DeepSeek launch with speculation was said to have lost it."""
+    ran_eagle = Effective({"version": "0.5.23", "speculative_algorithm": ran}, {}, "0.5.23")
+    assert SGLang().overrides({"speculative-algorithm": "NEXTN"}, ran_eagle) == []
+    (lost,) = SGLang().overrides({"speculative-algorithm": "EAGLE3"}, ran_eagle)
+    assert (lost.asked, lost.effective) == ("EAGLE3", ran)
 
 
 def test_what_measuring_needs_is_added_unless_given() -> None:
