@@ -41,12 +41,13 @@ def refuse_unlaunchable(experiment: Experiment, path: Path) -> None:
     refuse_unset_variables(path)
     large = [d for d in _demands(experiment) if d.gpus > experiment.gpus_per_trial]
     if large:
-        most = max(large, key=lambda demand: demand.gpus)
-        others = f", and {len(large) - 1} more need too many" if len(large) > 1 else ""
+        most, *others = sorted(large, key=lambda demand: -demand.gpus)
+        named = [f", {d.of} {d.gpus} ({d.sizes})" for d in others[: _MOST_NAMED - 1]]
+        more = f", and {left} more" if (left := len(others) - len(named)) else ""
         raise load_yaml(path).error(
             ("gpus_per_trial",),
             f"is {experiment.gpus_per_trial}, but {most.of} needs {most.gpus} GPUs ({most.sizes})"
-            f"{others}: raise it, or leave out or forbid what does not fit",
+            f"{''.join(named)}{more}: raise it, or leave out or forbid what does not fit",
         )
 
 

@@ -55,10 +55,14 @@ class Earlier:
     differs: tuple[str, ...]
 
     def __str__(self) -> str:
+        if not self.trials:
+            return (
+                f"{self.path}: none of its {self.of} trials fits this space; it says nothing here"
+            )
         differs = f": another {', another '.join(self.differs)}" if self.differs else ""
         return (
-            f"{self.path}: {len(self.trials)} of {self.of} trials fit this space, and count "
-            f"{self.weight:.2f} until this study's own say more{differs}"
+            f"{self.path}: {len(self.trials)} of {self.of} trials fit this space; each counts as "
+            f"{self.weight:.2f} of one of this study's, until those say more{differs}"
         )
 
 

@@ -31,10 +31,11 @@ class Change:
 
     @property
     def text(self) -> str:
-        """`num_steps 0 → 3`."""
-        before = value_text(self.was) if self.applied else "none"
-        after = value_text(self.value) if self.applies else "none"
-        return f"{self.name} {before} → {after}"
+        """`num_steps 0 → 3`; `num_steps → 3` where it did not apply, `without num_steps` now."""
+        if not self.applies:
+            return f"without {self.name}"
+        before = f" {value_text(self.was)}" if self.applied else ""
+        return f"{self.name}{before} → {value_text(self.value)}"
 
 
 @dataclass(frozen=True)

@@ -101,6 +101,16 @@ def test_more_gpus_than_a_trial_gets_are_refused_in_one_line(tmp_path):
     assert "engine = vllm needs 8 GPUs" in refused(write(tmp_path, vllm='M, -tp, "8"'))
 
 
+def test_all_that_need_too_many_gpus_are_named_the_largest_first(tmp_path):
+    assert (
+        "is 4, but engine = vllm needs 16 GPUs (tensor_parallel_size 16), engine = sglang 8 "
+        in (both := refused(write(tmp_path, sglang="tp-size: 8", vllm='M, -tp, "16"')))
+    )
+    assert "(tp_size 8): raise it" in both
+    many = TP.replace("8]", "8, 16, 32, 64]")
+    assert ", and 1 more: raise it" in refused(write(tmp_path, parameter=many, sglang="pp-size: 1"))
+
+
 TP = "tp: {choices: [2, 4, 8], flag: tp-size, when: engine == 'sglang'}"
 
 

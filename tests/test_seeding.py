@@ -120,7 +120,8 @@ def test_trials_say_which_run_they_are_of(tmp_path: Path) -> None:
 def test_it_is_said_what_an_earlier_run_is_worth(tmp_path: Path) -> None:
     run = earlier_run(tmp_path / "run", FILE.replace("rope: 1", "rope: 2"))
     assert str(said_by(run, now(tmp_path), "other")) == (
-        f"{run}: 1 of 1 trials fit this space, and count 0.16 until this study's own say more: "
+        f"{run}: 1 of 1 trials fit this space; each counts as 0.16 of one of this study's, "
+        "until those say more: "
         "another machine, another command"
     )
     experiment = now(tmp_path)
@@ -128,7 +129,9 @@ def test_it_is_said_what_an_earlier_run_is_worth(tmp_path: Path) -> None:
         experiment.model_dump(exclude_unset=True)
         | {"parameters": {"steps": {"choices": [3, 5], "flag": "steps"}}, "known_good": []}
     )
-    assert str(said_by(run, narrow)).startswith(f"{run}: 0 of 1 trials fit this space")
+    assert str(said_by(run, narrow)) == (
+        f"{run}: none of its 1 trials fits this space; it says nothing here"
+    )
 
 
 def test_a_search_knows_whether_an_earlier_run_was_of_its_machine(
@@ -137,7 +140,7 @@ def test_a_search_knows_whether_an_earlier_run_was_of_its_machine(
     old = study_in(tmp_path / "old", trials=1)
     assert old.search()[0] == 0
     for name, host, said in (
-        ("same", "8x-rtx-pro-6000", "count 0.80 until this study's own say more\n"),
+        ("same", "8x-rtx-pro-6000", "0.80 of one of this study's, until those say more\n"),
         ("other", "8x-rtx-pro-6000-no-p2p", "another machine\n"),  # with the same GPUs
     ):
         monkeypatch.setenv("AUTOTUNE_SIM_HOST", host)

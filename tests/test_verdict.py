@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autotune.verdict import warning_groups
+from autotune.verdict import Change, warning_groups
 from tests.runs import measured
 
 
@@ -48,3 +48,17 @@ def test_warnings_that_name_different_things_stay_apart(one: str, other: str) ->
 )
 def test_warnings_that_differ_in_what_was_measured_are_one_kind(one: str, other: str) -> None:
     assert kinds(one, other) == [one]
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (Change("steps", 3, 0), "steps 0 → 3"),
+        (Change("proto", None, "LL"), "proto LL → unset"),
+        (Change("steps", 3, None, applied=False), "steps → 3"),
+        (Change("backend", None, "none", applies=False), "without backend"),
+    ],
+)
+def test_a_parameter_that_does_not_apply_is_not_a_value(change: Change, text: str) -> None:
+    """Flags have values called `none`."""
+    assert change.text == text
