@@ -99,12 +99,15 @@ def open_again(
         _reconcile(Opened(run, old, Space(old), Ledger(study, Space(old))))
         study = _study_for_changed_space(study, space, sampler)
         remember(run.path, study=study.study_name)
-    if changes.compatible:
-        write_text(run.experiment_yaml, _masked(file, experiment))
     opened = Opened(run, experiment, space, Ledger(study, space))
     if not study.get_trials(deepcopy=False):  # the first driver died before it planned anything
         _plan_known_good(opened)
     _reconcile(opened)
+    for params in space.known_good:
+        if params not in Space(old).known_good:
+            opened.ledger.plan(params, "known_good")
+    if changes.compatible:  # last: what has not been planned is still new to the next driver
+        write_text(run.experiment_yaml, _masked(file, experiment))
     return opened
 
 

@@ -85,6 +85,24 @@ def test_a_driver_killed_as_it_confirms_forgets_no_known_good(tmp_path: Path) ->
     assert set(confirmed(study, "ok").values()) == {1}
 
 
+def test_a_known_good_entry_that_is_added_is_launched_next_and_finalists_after_it(
+    tmp_path: Path,
+) -> None:
+    study = study_in(tmp_path / "study", trials=1)
+    file = study.folder / "small.yaml"
+    file.write_text(file.read_text().replace("{finalists: 0, relaunches: 0}", "{finalists: 1}"))
+    process = study.start()
+    wait_for(lambda: study.has_launched(2), process)
+    process.send_signal(signal.SIGINT)
+    assert ended(process)[0] == 130
+    added = "{attention_backend: triton, max_running_requests: 8, fault: null}"
+    file.write_text(file.read_text().replace("known_good:", f"known_good:\n  - {added}"))
+    assert study.search("--resume", "--trials", "2")[0] == 0
+    after = study.outcomes()[2:]
+    assert [o["purpose"] for o in after][:2] == ["known_good", "finalist"]
+    assert after[0]["params"]["max_running_requests"] == 8
+
+
 def test_what_a_confirmation_brings_to_the_front_is_confirmed_too(tmp_path: Path) -> None:
     study, lucky = study_of_lucky_figures(tmp_path, trials=8)
     most = most_launches(Confirm(finalists=1))
