@@ -1,11 +1,15 @@
-"""What one must know before one believes a front: no baseline, members launched once."""
+"""What one must know before one believes a front: no baseline, members launched once or forbidden
+by now."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from pydantic import ValidationError
 
+from autotune.conditions import forbidden
 from autotune.confirmation import to_confirm
-from autotune.experiment import Confirm
+from autotune.experiment import Confirm, Forbid
 from autotune.front import front_of
 from autotune.run import Run
 from autotune.verdict import trials_text, without_gains
@@ -13,7 +17,19 @@ from autotune.verdict import trials_text, without_gains
 
 def caveats(run: Run) -> list[str]:
     """A line each; none for a front that is confirmed and has a baseline."""
-    return [line for line in (without_gains(run), *_launched_once(run)) if line]
+    return [line for line in (without_gains(run), *_forbidden(run), *_launched_once(run)) if line]
+
+
+def _forbidden(run: Run) -> Iterator[str]:
+    """The front's members that the experiment forbids by now, and why."""
+    for number, because in _forbidden_members(run).items():
+        yield f"forbidden by now: {trials_text([number])} ({because})"
+
+
+def _forbidden_members(run: Run) -> dict[int, str]:
+    """Trial -> reason."""
+    reasons = ((n, forbidden(_forbid(run), run.outcome(n).params)) for n in run.front)
+    return {number: because for number, because in reasons if because is not None}
 
 
 def _launched_once(run: Run) -> list[str]:
@@ -23,12 +39,13 @@ def _launched_once(run: Run) -> list[str]:
     come to its end it is not known which members will be there then.
     """
     confirm = _confirm(run)
-    once = [p.number for p in front_of(run.points) if p.claimed is None and len(p.launches) == 1]
+    members = [p for p in front_of(run.points) if p.number not in _forbidden_members(run)]
+    once = [p.number for p in members if p.claimed is None and len(p.launches) == 1]
     if not once or confirm is None or not (confirm.finalists and confirm.relaunches):
         return []
     if not run.finished:
         return [f"launched once so far: {trials_text(once)}"]
-    waiting = {outcome.number for outcome in to_confirm(confirm, run.outcomes, seed=0)}
+    waiting = {outcome.number for outcome in to_confirm(confirm, run.outcomes, 0, _forbid(run))}
     next_ones = [number for number in once if number in waiting]
     others = [number for number in once if number not in waiting]
     lines = []
@@ -41,6 +58,14 @@ def _launched_once(run: Run) -> list[str]:
             f"launched once: {trials_text(others)} (confirm.finalists: {confirm.finalists})"
         )
     return lines
+
+
+def _forbid(run: Run) -> list[Forbid]:
+    """Nothing where the run's experiment cannot be read."""
+    try:
+        return [Forbid.model_validate(rule) for rule in run.experiment.get("forbid") or []]
+    except (ValidationError, TypeError):
+        return []
 
 
 def _confirm(run: Run) -> Confirm | None:

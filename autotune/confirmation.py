@@ -10,7 +10,8 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 
-from autotune.experiment import Confirm, Experiment
+from autotune.conditions import forbidden
+from autotune.experiment import Confirm, Experiment, Forbid
 from autotune.front import Point, baseline_of, front_of, knee_of, picks_of, points_of
 from autotune.records import Outcome
 
@@ -19,11 +20,15 @@ from autotune.records import Outcome
 _MOST_OVER_FIRST = 3
 
 
-def to_confirm(confirm: Confirm, outcomes: Sequence[Outcome], seed: int) -> list[Outcome]:
+def to_confirm(
+    confirm: Confirm, outcomes: Sequence[Outcome], seed: int, forbid: Sequence[Forbid] = ()
+) -> list[Outcome]:
     """The trials to launch again, in mixed order, as often as each still has to be.
 
-    In mixed order because a host that warms up or drifts must not favour the last ones.
+    In mixed order because a host that warms up or drifts must not favour the last ones. What was
+    forbidden after it was measured is no finalist: it is never launched.
     """
+    outcomes = [outcome for outcome in outcomes if forbidden(forbid, outcome.params) is None]
     baseline = baseline_of(outcomes)
     numbers = {p.number for p in finalists(front_of(points_of(outcomes)), confirm.finalists)}
     if baseline is not None and baseline.state == "ok":
@@ -43,7 +48,7 @@ def expected_launches(experiment: Experiment, outcomes: Sequence[Outcome], trial
     What is due now, and more if the trials bring more to the front.
     """
     confirm = experiment.confirm
-    due = len(to_confirm(confirm, outcomes, seed=0))
+    due = len(to_confirm(confirm, outcomes, 0, experiment.forbid))
     return max(due, min(due + trials * confirm.relaunches, experiment.confirming_launches))
 
 

@@ -12,7 +12,7 @@ from autotune.front import front_of, points_of
 from autotune.ledger import Asked, Ledger
 from autotune.losses import Losses
 from autotune.mixed import Scales
-from autotune.records import OBJECTIVES, Outcome, Value
+from autotune.records import OBJECTIVES, Outcome
 from autotune.workers import HostFacts, Slot, reopen_slot
 
 
@@ -54,13 +54,13 @@ class Hosts:
         """Whether what is measured on this slot can be compared with the rest yet."""
         return self.scales is None or self.scales.factors(_digest(slot.facts)) is not None
 
-    def own_trial(self, slot: Slot, ledger: Ledger, baseline: dict[str, Value]) -> Asked | None:
+    def own_trial(self, slot: Slot, ledger: Ledger) -> Asked | None:
         """What this slot in particular has to run: its host's baseline, or a trial that was lost
         elsewhere."""
         digest = _digest(slot.facts)
         if self.scales is not None and self.scales.needs_baseline(digest):
             self.scales.is_measuring(digest)
-            return ledger.start(baseline, "host_baseline", None)
+            return ledger.start(self.scales.baseline_params, "host_baseline", None)
         if not self.is_comparable(slot):
             return None
         lost = self.losses.take(slot.facts.node, {other.facts.node for other in self.slots})

@@ -76,7 +76,7 @@ class Ledger:
     def ask(self) -> Asked | None:
         """The next configuration to launch; None when the space has no new one to offer.
 
-        A forbidden combination and a configuration that was measured (or is running) are told
+        A forbidden combination, and what would search where was measured (or is running), are told
         to the sampler at once and never launched.
         """
         for _ in range(MAX_UNLAUNCHED_IN_A_ROW):
@@ -90,9 +90,7 @@ class Ledger:
                 purpose=attrs.get("purpose", "search"),
                 repeats=attrs.get("repeats"),
             )
-            if asked.purpose not in ("search", "known_good") or not self._without_launch(
-                trial, asked
-            ):
+            if not self._without_launch(trial, asked):
                 self._open[asked.number] = trial
                 self._running_keys[asked.number] = asked.key
                 trial.set_user_attr("key", asked.key)
@@ -135,6 +133,8 @@ class Ledger:
             trial.set_user_attr("forbidden", reason)
             self._tell_infeasible(trial, 1.0)
             return True
+        if asked.purpose not in ("search", "known_good"):
+            return False
         known = self._results.get(asked.key)
         if known is not None:
             trial.set_user_attr("duplicate_of", known.number)

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from autotune.front import baseline_of, is_measured
-from autotune.records import OBJECTIVES, PEAK, SINGLE, Outcome
+from autotune.records import OBJECTIVES, PEAK, SINGLE, Outcome, Value
 
 Factors = Mapping[str, float]
 """Objective -> what a host's figure is multiplied by."""
@@ -53,6 +53,12 @@ class Scales:
         """
         known = digest == self.reference or digest in self._own
         return self._baseline is not None and not known and digest not in self._measuring
+
+    @property
+    def baseline_params(self) -> Mapping[str, Value]:
+        """What a host launches to be compared: what the first host did, though the experiment may
+        name another baseline by now. Empty while `needs_baseline` of no host."""
+        return self._baseline.params if self._baseline is not None else {}
 
     def is_measuring(self, digest: str) -> None:
         """A host of that kind has begun to measure the baseline."""

@@ -29,7 +29,7 @@ from autotune.hosts import Hosts
 from autotune.leash import end_leftovers
 from autotune.ledger import Asked, Ledger
 from autotune.losses import unmeasured
-from autotune.records import Outcome, Progress, Purpose, Value
+from autotune.records import Outcome, Progress, Purpose
 from autotune.rundir import RunDir
 from autotune.snapshot import Snapshot, snapshot
 from autotune.space import Space
@@ -78,6 +78,7 @@ class Conductor:
             MachineNotClean: a trial left something behind; its host got nothing more.
             NoMachineLeft: nothing is left to run trials on; what ran is asked again on resume.
         """
+        self.ledger.drop_planned("finalist")  # of one that was cut off: they are chosen anew
         reason = await self._run_stage(self._next_of_search)
         if self.stopping is None and failing_in_a_row(self.experiment.budget, self.outcomes):
             self.stopping = reason
@@ -111,9 +112,9 @@ class Conductor:
 
         The hours were kept for the former; the latter are launched as far as there is time.
         """
-        self.ledger.drop_planned("finalist")  # of one that was cut off: they are chosen anew
-        left = most_launches(confirm := self.experiment.confirm)
-        while due := to_confirm(confirm, self.outcomes, self.seed)[:left]:
+        confirm, forbid = self.experiment.confirm, self.experiment.forbid
+        left = most_launches(confirm)
+        while due := to_confirm(confirm, self.outcomes, self.seed, forbid)[:left]:
             slots, is_first = len(self.hosts.slots), self.round_ends is None
             if not is_first and overrun(self.experiment.budget, self.outcomes, slots, len(due)):
                 break
@@ -136,7 +137,7 @@ class Conductor:
             for slot in self.hosts.free({id(running.slot) for running in self.running.values()}):
                 if self.stopping is not None:
                     break
-                asked = self.hosts.own_trial(slot, self.ledger, self._baseline_params)
+                asked = self.hosts.own_trial(slot, self.ledger)
                 if asked is None and not reason and self.hosts.is_comparable(slot):
                     reason = self._start_or_reason(next_trial(), slot)
                 elif asked is not None:
@@ -155,10 +156,6 @@ class Conductor:
             return asked
         self._start(asked, slot)
         return ""
-
-    @property
-    def _baseline_params(self) -> dict[str, Value]:
-        return dict(self.space.known_good[0]) if self.space.known_good else {}
 
     def _next_of_search(self) -> Asked | str:
         counted = sum(1 for r in self.running.values() if r.asked.purpose in SEARCH_PURPOSES)

@@ -9,7 +9,7 @@ import pytest
 
 from autotune.caveats import caveats
 from autotune.confirmation import to_confirm
-from autotune.experiment import Confirm
+from autotune.experiment import Confirm, Forbid
 from autotune.records import Outcome
 from autotune.run import read_run
 from autotune.rundir import RunDir, write_json
@@ -61,6 +61,18 @@ def test_members_that_are_no_finalists_stay_as_they_are(tmp_path: Path) -> None:
         "launched once so far: trial 2; the same search with --resume launches it again",
         "launched once: trial 5 (confirm.finalists: 2)",
     ]
+
+
+def test_a_member_that_is_forbidden_by_now_is_named_and_not_launched(tmp_path: Path) -> None:
+    rule = {"if": "backend == 'slow'", "because": "it crashed the host"}
+    bad = measured(5, 130, 1700, params={"backend": "slow"})
+    path = write_run(
+        tmp_path / "run", *NEW_MEMBERS, bad, experiment={**EXPERIMENT, "forbid": [rule]}
+    )
+    write_json(RunDir(path).summary_json, OVER)
+    assert caveats(read_run(path)) == ["forbidden by now: trial 5 (it crashed the host)"]
+    launched = to_confirm(Confirm(), (*NEW_MEMBERS, bad), 0, [Forbid.model_validate(rule)])
+    assert [outcome.number for outcome in launched] == [2]
 
 
 @pytest.mark.parametrize("off", [{"finalists": 0}, {"relaunches": 0}])

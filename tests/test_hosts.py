@@ -146,3 +146,11 @@ def test_without_both_baselines_a_host_cannot_be_compared(failed: str) -> None:
         )
     assert scales.cannot_compare(OTHER)
     assert not scales.cannot_compare(FIRST)
+
+
+def test_a_host_launches_the_baseline_that_the_first_one_did() -> None:
+    scales = Scales(FIRST)
+    first = outcome(purpose="baseline").model_copy(update={"params": {"steps": 3}})
+    scales.look_at([first, outcome("b", number=1), outcome("c", number=2, purpose="baseline")])
+    assert scales.needs_baseline(OTHER)
+    assert scales.baseline_params == {"steps": 3}

@@ -126,6 +126,14 @@ def test_a_finalist_is_launched_again_although_its_configuration_is_known(tmp_pa
     assert (again.purpose, again.repeats) == ("finalist", asked.number)
 
 
+def test_what_was_planned_is_not_launched_if_it_is_forbidden_by_now(tmp_path: Path) -> None:
+    ledger = new_ledger(tmp_path)
+    for purpose in ("drift", "finalist", "baseline"):
+        ledger.plan({"backend": "fa3", "steps": 2}, purpose, 0)
+    assert ask(ledger).params != {"backend": "fa3", "steps": 2}
+    assert ledger.planned == 0
+
+
 def test_new_choices_continue_with_the_same_numbers(tmp_path: Path) -> None:
     ledger = new_ledger(tmp_path)
     numbers = [ask(ledger).number for _ in range(3)]
