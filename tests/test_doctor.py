@@ -109,6 +109,13 @@ def test_what_is_wrong_is_found_and_explained(
     assert matching[0].why
 
 
+def test_a_command_that_removes_some_files_says_how_many_it_leaves() -> None:
+    left = tuple((f"psm_{number}", 2**20) for number in range(6))
+    for count, more in ((4, ""), (6, "  # and 2 more")):
+        (found,) = (f for f in judge(host(shared_memory=left[:count])) if f.level != "ok")
+        assert found.fix == "rm /dev/shm/psm_0 /dev/shm/psm_1 /dev/shm/psm_2 /dev/shm/psm_3" + more
+
+
 def test_nvlink_hosts_are_not_bothered_with_pcie() -> None:
     gpus = tuple(gpu(i, nvlink_peers=18, peers=()) for i in range(8))
     found = judge(host(gpus=gpus, iommu_groups=99, acs_redirecting=None))

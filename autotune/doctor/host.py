@@ -10,6 +10,7 @@ from autotune.readings import EngineFound, Readings
 _MIN_CACHE_BYTES = 20 * GIB
 _MIN_SHM_BYTES = 8 * GIB
 _MIN_OPEN_FILES = 65_536
+_MOST_NAMED = 4
 _PACKAGED = ("sglang", "vllm")  # engines that are a Python package of their name
 
 
@@ -33,11 +34,12 @@ def leftovers(readings: Readings) -> Iterator[Finding]:
     if readings.shared_memory:
         names = [name for name, _ in readings.shared_memory]
         size = sum(size for _, size in readings.shared_memory) / 2**20
+        more = f"  # and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
         yield Finding(
             level="note",
             title=f"{len(names)} files ({size:,.0f} MiB) of dead engines in /dev/shm",
             why="they take memory until the next boot",
-            fix="rm " + " ".join(f"/dev/shm/{name}" for name in names[:4]),
+            fix="rm " + " ".join(f"/dev/shm/{name}" for name in names[:_MOST_NAMED]) + more,
         )
 
 
