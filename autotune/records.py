@@ -6,12 +6,13 @@ Everything here is plain data: what is written to a trial's folder and read back
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue
 
 Value = bool | int | float | str | None
 """A parameter's value."""
@@ -19,6 +20,21 @@ Value = bool | int | float | str | None
 SINGLE, PEAK = "single_stream_tok_s", "peak_tok_s"
 OBJECTIVES = (SINGLE, PEAK)
 """The two objectives, both maximised, in tokens per second."""
+
+
+def _known(figures: object) -> object:
+    """Without figures that are no number, which JSON stores as null: one of them must not make a
+    trial's whole outcome unreadable."""
+    if not isinstance(figures, Mapping):
+        return figures
+    return {name: value for name, value in figures.items() if _is_number(value)}
+
+
+def _is_number(value: object) -> bool:
+    return value is not None and not (isinstance(value, float) and not math.isfinite(value))
+
+
+Figures = Annotated[dict[str, float], BeforeValidator(_known)]
 
 FIGURES: Mapping[str, str] = {
     # Single stream: one request at a time.
@@ -155,10 +171,10 @@ class Measurement(Frozen):
     """The result of measuring one server."""
 
     values: dict[str, float] = Field(description="objective -> tokens per second")
-    spread: dict[str, float] = Field(
+    spread: Figures = Field(
         description="objective -> half-width of the 95 % interval, tokens per second"
     )
-    figures: dict[str, float] = Field(description="names as in FIGURES")
+    figures: Figures = Field(description="names as in FIGURES")
     warnings: tuple[str, ...] = ()
     answers: tuple[str, ...] = Field(default=(), description="to the fixed greedy questions")
 
@@ -183,9 +199,9 @@ class Outcome(Frozen):
     key: str = Field(description="digest of the canonical launch: equal keys are one configuration")
     failure: Failure | None = None
     values: dict[str, float] | None = None
-    spread: dict[str, float] = {}
-    figures: dict[str, float] = {}
-    seconds: dict[str, float] = Field(default={}, description="phase -> seconds")
+    spread: Figures = {}
+    figures: Figures = {}
+    seconds: Figures = Field(default={}, description="phase -> seconds")
     warnings: tuple[str, ...] = ()
     overrides: tuple[Override, ...] = ()
     effective: dict[str, JsonValue] = Field(default={}, description="settings the server reports")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import os
 import stat
 import threading
@@ -72,6 +73,16 @@ def test_half_an_outcome_costs_that_trial_only(tmp_path: Path) -> None:
     assert len(run.problems) == 1
     assert "0001/outcome.json: not readable" in run.problems[0]
     assert "\n" not in run.problems[0]
+
+
+def test_a_figure_that_is_no_number_costs_that_figure_only(tmp_path: Path) -> None:
+    figures = {"single_accept_length": math.nan, "peak_waves": math.inf, "single_requests": 9.0}
+    run = read_run(write_run(tmp_path / "run", measured(0, 90, 1400, figures=figures)))
+    assert run.problems == ()
+    assert run.outcome(0).figures == {"single_requests": 9.0}
+    stored = RunDir(run.path).outcome_json(0)  # as one was written before
+    stored.write_text(stored.read_text().replace("9.0", "null"))
+    assert read_run(run.path).outcome(0).figures == {}
 
 
 def test_a_run_that_is_being_written_is_never_half_read(tmp_path: Path) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-_LINE = re.compile(r"^([a-zA-Z_:][\w:]*)(?:\{(.*)\})? ([^ ]+)(?: \d+)?$", re.MULTILINE)
+_LINE = re.compile(r"^([a-zA-Z_:][\w:]*)(?:\{(.*)\})? (\S+)(?: \d+)?$", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
 
@@ -27,15 +28,16 @@ class Page:
             self._lines.setdefault(name, []).append((labels, value))
 
     def points(self, name: str) -> Iterator[Point]:
-        """Every line of that name."""
+        """Every line of that name whose value is a number: a gauge of nothing is NaN."""
         for labels, value in self._lines.get(name, ()):
-            yield Point(dict(_LABEL.findall(labels)), float(value))
+            if math.isfinite(number := float(value)):
+                yield Point(dict(_LABEL.findall(labels)), number)
 
     def sum(self, *names: str, **labels: str) -> float | None:
         """Sum over the first of these names that is there, and over the engines behind it."""
         for name in names:
-            if name in self._lines:
-                return sum(p.value for p in self.points(name) if labels.items() <= p.labels.items())
+            if points := list(self.points(name)):
+                return sum(p.value for p in points if labels.items() <= p.labels.items())
         return None
 
     def max(self, name: str) -> float | None:
