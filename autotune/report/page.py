@@ -83,13 +83,13 @@ def _plots(facts: Facts) -> Iterator[tuple[str, str]]:
 
 
 def _choices(facts: Facts) -> Iterator[Choice]:
-    """The three picks; one card where they are the same trial."""
-    seen: set[int] = set()
-    for pick, title in _CHOICES:
-        for row in facts.front:
-            if pick in row.mark.split(", ") and row.point.number not in seen:
-                seen.add(row.point.number)
-                yield Choice(pick, "Best on both" if len(facts.run.front) == 1 else title, row)
+    """The three picks; one card with the names of all where they are the same trial."""
+    for row in facts.front:
+        picks = [choice for choice in _CHOICES if choice[0] in row.mark.split(", ")]
+        if picks:
+            title = ", ".join([picks[0][1], *(title.lower() for _, title in picks[1:])])
+            title = "Best on both" if len(facts.run.front) == 1 else title
+            yield Choice(picks[0][0], title, row)
 
 
 def _trial_rows(run: Run) -> Iterator[TrialRow]:

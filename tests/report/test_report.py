@@ -66,6 +66,24 @@ def test_the_report_says_what_was_found(study_path: Path, format: str) -> None:
     assert "2,481" in text  # trial 39's first claim, beside what it is
 
 
+@pytest.mark.parametrize(
+    ("second", "titles"),
+    [
+        ((60, 2400), ["Fastest single stream, balanced", "Highest peak"]),
+        ((99, 1600), ["Fastest single stream", "Balanced, highest peak"]),
+        ((60, 1400), ["Best on both"]),  # nothing but the first is on the front
+    ],
+)
+def test_a_card_has_the_names_of_all_picks_that_its_trial_is(
+    tmp_path: Path, second: tuple[float, float], titles: list[str]
+) -> None:
+    """A reader looked for the balanced one, which was the fastest, and found no word of it."""
+    best = measured(1, 100, 1500)
+    run = read_run(write_run(tmp_path / "run", baseline(), best, measured(2, *second)))
+    cards = re.findall(r"<h3>(.*?) <a", render_report(run))
+    assert cards == titles
+
+
 def test_markup_in_a_run_is_shown_as_text(tmp_path: Path) -> None:
     cause = "<script>alert('x')</script> & | `y`"
     outcomes = (baseline(), failed(1, cause=cause, params={"nccl_proto": "<b>"}))
