@@ -162,7 +162,8 @@ def summary_line(state: Snapshot) -> str:
 
 
 def _done(state: Snapshot) -> str:
-    left = f", about {duration(state.eta_seconds)} left" if state.eta_seconds else ""
+    about = "at least" if state.confirming else "about"
+    left = f", {about} {duration(state.eta_seconds)} left" if state.eta_seconds else ""
     return f"{state.trials_done} of {state.trials_planned} trials{left}"
 
 

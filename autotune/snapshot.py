@@ -48,6 +48,7 @@ class Snapshot(Frozen):
     budget_seconds: float | None
     eta_seconds: float | None
     stopping: str | None
+    confirming: bool = False  # what this brings to the front is launched after what is left
     recent: tuple[str, ...] = ()  # how the last trials ended, a line each, the newest last
     simulated_machines: tuple[str, ...] = ()  # the kinds that are simulated, as their servers know
     notes: tuple[str, ...] = ()  # of the hosts: who is gone or was left out, and why
@@ -76,6 +77,7 @@ def snapshot(study: Conductor) -> Snapshot:
         budget_seconds=None if budget.hours is None else budget.hours * 3600,
         eta_seconds=_eta(study),
         stopping=study.stopping,
+        confirming=study.round_ends is not None,
         notes=tuple(study.hosts.notes),
         recent=tuple(_ended(study, outcome) for outcome in outcomes[-_RECENT:]),
     )

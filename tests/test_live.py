@@ -69,6 +69,8 @@ def test_one_line_says_how_far_the_study_is() -> None:
         "best 104.5 single, 1,036 peak tok/s"
     )
     assert "left" not in summary_line(state(eta_seconds=0.0))
+    confirming = state(trials_done=40, eta_seconds=380.0, confirming=True)
+    assert "40 of 40 trials, at least 6 min 20 s left |" in summary_line(confirming)
 
 
 def test_it_is_said_which_machine_is_simulated() -> None:

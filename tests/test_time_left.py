@@ -95,6 +95,6 @@ def test_a_search_whose_hours_are_over_shows_only_what_it_confirms(tmp_path: Pat
     first, again = study.outcomes()
     assert again["purpose"] == "finalist"
     seconds = sum(first["seconds"].values())
-    assert f"[1 of 5 trials, about {duration(seconds)} left] trial 0" in output
+    assert f"[1 of 5 trials, at least {duration(seconds)} left] trial 0" in output
     assert "[1 of 5 trials] trial 1 (finalist)" in output
     assert json.loads((study.run / "status.json").read_text())["eta_seconds"] == 0
