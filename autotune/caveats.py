@@ -10,14 +10,27 @@ from pydantic import ValidationError
 from autotune.conditions import forbidden
 from autotune.confirmation import to_confirm
 from autotune.experiment import Confirm, Forbid
-from autotune.front import front_of
+from autotune.front import front_of, telling
 from autotune.run import Run
 from autotune.verdict import trials_text, without_gains
 
 
 def caveats(run: Run) -> list[str]:
     """A line each; none for a front that is confirmed and has a baseline."""
-    return [line for line in (without_gains(run), *_forbidden(run), *_launched_once(run)) if line]
+    lines = (without_gains(run), _failed_together(run), *_forbidden(run), *_launched_once(run))
+    return [line for line in lines if line]
+
+
+def _failed_together(run: Run) -> str:
+    """Which fresh launches count for nothing."""
+    counted = {outcome.number for outcome in telling(run.outcomes)}
+    others = [outcome.number for outcome in run.outcomes if outcome.number not in counted]
+    if not others:
+        return ""
+    return (
+        f"fresh launches failed together with the baseline's: {trials_text(others)}; that is the "
+        "machine's fault, and the configurations keep the figures they had"
+    )
 
 
 def _forbidden(run: Run) -> Iterator[str]:

@@ -10,9 +10,19 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 
+from autotune.budget import counted_causes
 from autotune.conditions import forbidden
 from autotune.experiment import Confirm, Experiment, Forbid
-from autotune.front import Point, baseline_of, front_of, knee_of, picks_of, points_of
+from autotune.front import (
+    Point,
+    baseline_of,
+    failed_to_run,
+    front_of,
+    knee_of,
+    picks_of,
+    points_of,
+    telling,
+)
 from autotune.records import Outcome
 
 # Launches of one search, over those that its finalists and its baseline need if none falls back.
@@ -28,7 +38,9 @@ def to_confirm(
     In mixed order because a host that warms up or drifts must not favour the last ones. What was
     forbidden after it was measured is no finalist: it is never launched.
     """
-    outcomes = [outcome for outcome in outcomes if forbidden(forbid, outcome.params) is None]
+    outcomes = [
+        outcome for outcome in telling(outcomes) if forbidden(forbid, outcome.params) is None
+    ]
     baseline = baseline_of(outcomes)
     numbers = {p.number for p in finalists(front_of(points_of(outcomes)), confirm.finalists)}
     if baseline is not None and baseline.state == "ok":
@@ -40,6 +52,17 @@ def to_confirm(
     random.Random(seed).shuffle(missing)
     by_number = {outcome.number: outcome for outcome in outcomes}
     return [by_number[number] for number in missing]
+
+
+def failing_together(launches: Sequence[Outcome]) -> str | None:
+    """The causes, counted, if these fresh launches of several configurations all failed; else None.
+
+    Each ran before, so it is the machine, and further launches would only lose more of the front.
+    """
+    of = {outcome.repeats for outcome in launches}
+    if len(of) < 2 or not all(map(failed_to_run, launches)):
+        return None
+    return f"all {len(launches)} fresh launches failed: {counted_causes(launches)}"
 
 
 def expected_launches(experiment: Experiment, outcomes: Sequence[Outcome], trials: int) -> int:

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from statistics import median
 
-from autotune.records import OBJECTIVES, PEAK, SINGLE, Outcome
+from autotune.records import OBJECTIVES, PEAK, SINGLE, FailureKind, Outcome
 
 
 @dataclass(frozen=True)
@@ -51,13 +52,36 @@ def baseline_of(outcomes: Iterable[Outcome]) -> Outcome | None:
     return next(filter(_counts, own), None)
 
 
+def telling(outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """Without fresh launches that failed one after another, the baseline's among them.
+
+    The baseline has been measured before. What fails together with it is the machine's fault, and
+    says nothing about the other configurations.
+    """
+    fresh = [outcome for outcome in outcomes if outcome.purpose == "finalist" and _counts(outcome)]
+    fresh.sort(key=lambda outcome: outcome.number)
+    baseline, nothing = baseline_of(outcomes), set()
+    for all_failed, group in groupby(fresh, key=failed_to_run):
+        streak = list(group)
+        of = {outcome.repeats for outcome in streak}
+        if all_failed and baseline is not None and baseline.number in of and len(of) > 1:
+            nothing |= {outcome.number for outcome in streak}
+    return [outcome for outcome in outcomes if outcome.number not in nothing]
+
+
+def failed_to_run(outcome: Outcome) -> bool:
+    """Whether a launch ended without figures; one that missed a limit has some."""
+    failure = outcome.failure
+    return failure is not None and failure.kind is not FailureKind.LIMIT_VIOLATED
+
+
 def points_of(outcomes: Sequence[Outcome]) -> tuple[Point, ...]:
     """One point for each configuration that was measured; repeats are pooled into it.
 
     A configuration that failed in a fresh launch is left out: it cannot be relied on. So is a
     host's own baseline: it is scaled to be the first host's, and says nothing of its own.
     """
-    outcomes = [outcome for outcome in outcomes if outcome.purpose != "host_baseline"]
+    outcomes = [outcome for outcome in telling(outcomes) if outcome.purpose != "host_baseline"]
     repeats: dict[int, list[Outcome]] = {}
     for outcome in outcomes:
         if outcome.repeats is not None:

@@ -63,6 +63,13 @@ def test_members_that_are_no_finalists_stay_as_they_are(tmp_path: Path) -> None:
     ]
 
 
+def test_launches_that_failed_with_the_baseline_are_named(tmp_path: Path) -> None:
+    broken = [failed(number, purpose="finalist", repeats=of) for number, of in ((10, 1), (11, 0))]
+    first, second = said(tmp_path / "run", baseline(), measured(1, 90, 1600), *broken)
+    assert first.startswith("fresh launches failed together with the baseline's: trials 10, 11;")
+    assert "launched once so far: trial 1; the same search with --resume" in second
+
+
 def test_a_member_that_is_forbidden_by_now_is_named_and_not_launched(tmp_path: Path) -> None:
     rule = {"if": "backend == 'slow'", "because": "it crashed the host"}
     bad = measured(5, 130, 1700, params={"backend": "slow"})

@@ -13,6 +13,7 @@ from autotune.confirmation import finalists, most_launches, to_confirm
 from autotune.experiment import Confirm
 from autotune.front import front_of, points_of
 from autotune.records import Outcome
+from autotune.run import read_run
 from tests.runs import baseline, measured
 from tests.searching import Study, ended, kill, study_in, wait_for
 
@@ -103,6 +104,20 @@ def test_a_known_good_entry_that_is_added_is_launched_next_and_finalists_after_i
     assert after[0]["params"]["max_running_requests"] == 8
 
 
+def test_a_machine_that_breaks_as_it_confirms_costs_no_member_of_the_front(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study, (lucky,) = study_of_lucky_figures(tmp_path, trials=2, faults="null")
+    monkeypatch.setenv("AUTOTUNE_SIM_FAULT", "exit1")
+    status, output = study.search("--resume")
+    assert status == 0, output
+    assert "done: all 2 fresh launches failed: 2x crashed during launch" in output
+    assert read_run(study.run).front == (lucky,)
+    monkeypatch.delenv("AUTOTUNE_SIM_FAULT")
+    assert study.search("--resume")[0] == 0
+    assert confirmed(study, "ok") == Counter([0, lucky])
+
+
 def test_what_a_confirmation_brings_to_the_front_is_confirmed_too(tmp_path: Path) -> None:
     study, lucky = study_of_lucky_figures(tmp_path, trials=8)
     most = most_launches(Confirm(finalists=1))
@@ -127,11 +142,13 @@ def test_the_finalists_are_launched_again_and_others_within_the_hours(tmp_path: 
     assert f"launched once so far: trial {lucky[1]}; the same search" in output
 
 
-def study_of_lucky_figures(tmp_path: Path, trials: int) -> tuple[Study, list[int]]:
+def study_of_lucky_figures(
+    tmp_path: Path, trials: int, faults: str = "null, 'crash_under_load:1e9'"
+) -> tuple[Study, list[int]]:
     """A study that has not confirmed anything, and trials of which one after another comes to
     the front as those before it are launched again."""
     study = study_in(tmp_path / "study")
-    study.write(trials=trials, faults="null, 'crash_under_load:1e9'")  # more that work
+    study.write(trials=trials, faults=faults)  # the more, the more configurations that work
     assert study.search()[0] == 0
     lucky = [outcome["number"] for outcome in study.outcomes() if outcome["state"] == "ok"][1:]
     for rank, number in enumerate(lucky):

@@ -30,6 +30,25 @@ def test_a_hosts_own_baseline_is_no_configuration_of_its_own() -> None:
     assert numbers(points_of([baseline(80, 1500), own])) == [0]
 
 
+FIRST = (baseline(80, 1500), measured(1, 90, 1400), measured(2, 70, 1600))
+
+
+def test_what_fails_together_with_the_baseline_is_the_machines_fault() -> None:
+    broken = [failed(3 + i, purpose="finalist", repeats=n) for i, n in enumerate((1, 0, 2))]
+    assert numbers(points_of([*FIRST, *broken])) == [0, 1, 2]
+    repaired = [measured(6, 81, 1510, purpose="finalist", repeats=0)]
+    repaired += [measured(7, 88, 1400, purpose="finalist", repeats=1)]
+    points = points_of([*FIRST, *broken, *repaired, failed(8, purpose="finalist", repeats=2)])
+    assert {point.number: point.launches for point in points} == {0: (0, 6), 1: (7,)}
+
+
+def test_a_fresh_launch_that_fails_without_the_baseline_counts() -> None:
+    fresh = [measured(3, 80, 1500, purpose="finalist", repeats=0)]
+    fresh += [failed(4, purpose="finalist", repeats=1), failed(5, purpose="finalist", repeats=2)]
+    assert numbers(points_of([*FIRST, *fresh])) == [0]
+    assert numbers(points_of([*FIRST, failed(3, purpose="finalist", repeats=0)])) == [1, 2]
+
+
 def test_a_finalist_is_judged_by_its_fresh_launches_alone() -> None:
     again = [
         measured(number, single, 2000, purpose="finalist", repeats=1)
