@@ -17,7 +17,12 @@ from autotune.verdict import trials_text, without_gains
 
 def caveats(run: Run) -> list[str]:
     """A line each; none for a front that is confirmed and has a baseline."""
-    lines = (without_gains(run), _failed_together(run), *_forbidden(run), *_launched_once(run))
+    return [line for line in (without_gains(run), *of_confirmation(run)) if line]
+
+
+def of_confirmation(run: Run) -> list[str]:
+    """A line for each thing that keeps the front from being confirmed as it stands."""
+    lines = (_failed_together(run), *_forbidden(run), *_launched_once(run))
     return [line for line in lines if line]
 
 
@@ -35,12 +40,12 @@ def _failed_together(run: Run) -> str:
 
 def _forbidden(run: Run) -> Iterator[str]:
     """The front's members that the experiment forbids by now, and why."""
-    for number, because in _forbidden_members(run).items():
+    for number, because in forbidden_members(run).items():
         yield f"forbidden by now: {trials_text([number])} ({because})"
 
 
-def _forbidden_members(run: Run) -> dict[int, str]:
-    """Trial -> reason."""
+def forbidden_members(run: Run) -> dict[int, str]:
+    """The front's members that the experiment forbids by now -> why."""
     reasons = ((n, forbidden(_forbid(run), run.outcome(n).params)) for n in run.front)
     return {number: because for number, because in reasons if because is not None}
 
@@ -52,7 +57,7 @@ def _launched_once(run: Run) -> list[str]:
     come to its end it is not known which members will be there then.
     """
     confirm = _confirm(run)
-    members = [p for p in front_of(run.points) if p.number not in _forbidden_members(run)]
+    members = [p for p in front_of(run.points) if p.number not in forbidden_members(run)]
     once = [p.number for p in members if p.claimed is None and len(p.launches) == 1]
     if not once or confirm is None or not (confirm.finalists and confirm.relaunches):
         return []

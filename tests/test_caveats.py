@@ -10,7 +10,9 @@ import pytest
 from autotune.caveats import caveats
 from autotune.confirmation import to_confirm
 from autotune.experiment import Confirm, Forbid
+from autotune.export import export
 from autotune.records import Outcome
+from autotune.report import render_report
 from autotune.run import read_run
 from autotune.rundir import RunDir, write_json
 from tests.runs import EXPERIMENT, baseline, failed, measured, write_run
@@ -68,6 +70,8 @@ def test_launches_that_failed_with_the_baseline_are_named(tmp_path: Path) -> Non
     first, second = said(tmp_path / "run", baseline(), measured(1, 90, 1600), *broken)
     assert first.startswith("fresh launches failed together with the baseline's: trials 10, 11;")
     assert "launched once so far: trial 1; the same search with --resume" in second
+    report = render_report(read_run(tmp_path / "run"), "md")
+    assert all(line[1:] in report for line in (first, second))
 
 
 def test_a_member_that_is_forbidden_by_now_is_named_and_not_launched(tmp_path: Path) -> None:
@@ -77,7 +81,9 @@ def test_a_member_that_is_forbidden_by_now_is_named_and_not_launched(tmp_path: P
         tmp_path / "run", *NEW_MEMBERS, bad, experiment={**EXPERIMENT, "forbid": [rule]}
     )
     write_json(RunDir(path).summary_json, OVER)
-    assert caveats(read_run(path)) == ["forbidden by now: trial 5 (it crashed the host)"]
+    run = read_run(path)
+    assert caveats(run) == ["forbidden by now: trial 5 (it crashed the host)"]
+    assert "the experiment forbids it by now: it crashed the host" in export(run, 5).warnings
     launched = to_confirm(Confirm(), (*NEW_MEMBERS, bad), 0, [Forbid.model_validate(rule)])
     assert [outcome.number for outcome in launched] == [2]
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from autotune.caveats import forbidden_members
 from autotune.engines.launch import MARK, flag_of
 from autotune.experiment import Startup
 from autotune.masking import MASK, is_secret_name
@@ -228,6 +229,8 @@ def _secret_variable(name: str, secrets: dict[str, None]) -> str:
 def _warnings(run: Run, outcome: Outcome, secrets: Iterable[str]) -> Iterator[str]:
     if run.point(outcome.number) is None:
         yield _without_figures(outcome)
+    if (because := forbidden_members(run).get(outcome.number)) is not None:
+        yield f"the experiment forbids it by now: {because}"
     for name in secrets:
         yield f"{name} is a secret and was not written: supply it yourself"
     if outcome.simulated:

@@ -51,7 +51,9 @@ def _figure_lines(run: Run, outcome: Outcome) -> list[str]:
     point = run.point(outcome.number)
     if point is None:
         return []  # which is one of the command's warnings
-    return [_figure_line(point, name, baseline_point(run)) for name in _NAMES]
+    lines = [_figure_line(point, name, baseline_point(run)) for name in _NAMES]
+    once = point.claimed is None and len(point.launches) == 1
+    return [*lines, "Launched once: these figures carry the luck of that."] if once else lines
 
 
 def _figure_line(point: Point, name: str, baseline: Point | None) -> str:

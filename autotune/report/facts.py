@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from autotune import __version__
+from autotune.caveats import of_confirmation
 from autotune.drift import Drift, drift_of
 from autotune.explain import (
     Finding,
@@ -166,6 +167,8 @@ def _verdict(run: Run) -> Iterator[str]:
         yield f"{why[0].upper()}{why[1:]}."
     for name, row in ((SINGLE, rows[0]), (PEAK, rows[-1])):
         yield f"{_best_text(name, row)} (trial {row.point.number})."
+    for line in of_confirmation(run):
+        yield f"{line[0].upper()}{line[1:]}."
 
 
 def _best_text(name: str, row: FrontRow) -> str:

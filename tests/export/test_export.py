@@ -68,6 +68,10 @@ def test_the_script_says_what_was_measured_when_and_on_what(tmp_path: Path) -> N
     assert "peak: 2,000 ± 10 tok/s (+33.3 % against the baseline)" in text
     assert "Measured on 2026-03-01 on machine feedbeef" in text
     assert "input_tokens 1024" in text
+    assert "# Launched once: these figures carry the luck of that." in text
+    fresh = measured(2, 88, 1990, purpose="finalist", repeats=1)
+    confirmed = export(run_of(tmp_path, baseline(), measured(1, 90, 2000), fresh), 1).text
+    assert "Launched once" not in confirmed
 
 
 def test_what_the_server_changed_is_warned_about(tmp_path: Path) -> None:
