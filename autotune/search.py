@@ -87,7 +87,9 @@ def search(options: SearchOptions, show: Callable[[Snapshot], None]) -> SearchEn
             field="--allow-mixed",
         )
     typed, options = _place(options, experiment)
-    earlier = [read_run(path) for path in options.from_runs]
+    # Each once, however often and by which names it is given: a fork's own run is one of them.
+    from_runs = {os.path.realpath(path): path for path in options.from_runs}
+    earlier = [read_run(path) for path in from_runs.values()]
     run = RunDir(
         Path(os.path.realpath(typed.path))
     )  # the workers that Ray starts may be in another folder

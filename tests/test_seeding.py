@@ -144,9 +144,11 @@ def test_a_search_knows_whether_an_earlier_run_was_of_its_machine(
         ("other", "8x-rtx-pro-6000-no-p2p", "another machine\n"),  # with the same GPUs
     ):
         monkeypatch.setenv("AUTOTUNE_SIM_HOST", host)
-        status, output = study_in(tmp_path / name, trials=1).search("--from", str(old.run))
+        again = ("--from", str(old.run / ".." / "run"), "--from", str(old.run))
+        status, output = study_in(tmp_path / name, trials=1).search(*again)
         assert status == 0, output
         assert f"note: {old.run}: 1 of 1 trials fit this space" in output
+        assert output.count("fit this space") == 1
         assert said in output
         # In the first line and again above the figures.
         assert output.count(f"SIMULATION of {host}: no figure") == 2
