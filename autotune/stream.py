@@ -60,7 +60,7 @@ class _Recording:
                 self.deltas.append(self.last)
                 self.texts.append(text)
                 if usage and len(self.deltas) == 1:
-                    self.first = usage.get("completion_tokens")
+                    self.first = _count(usage.get("completion_tokens"))
             if choice.get("finish_reason"):
                 self.finish = choice["finish_reason"]
                 if self.last is None:  # tokens without any text, such as halves of characters
@@ -71,11 +71,18 @@ class _Recording:
             self.error = _message(event)
 
     def _usage(self, usage: Mapping[str, Any]) -> None:
-        self.completion = usage.get("completion_tokens", self.completion)
-        self.prompt = usage.get("prompt_tokens", self.prompt)
+        self.completion = _count(usage.get("completion_tokens", self.completion))
+        self.prompt = _count(usage.get("prompt_tokens", self.prompt))
         details = usage.get("prompt_tokens_details") or {}
         if details.get("cached_tokens") is not None:
-            self.cached = details["cached_tokens"]
+            self.cached = _count(details["cached_tokens"])
+
+
+def _count(tokens: object) -> int | None:
+    """Tokens as a server counts them; raises TypeError for what is no count."""
+    if tokens is None or (type(tokens) is int and tokens >= 0):
+        return tokens
+    raise TypeError(f"{tokens!r} is no number of tokens")
 
 
 def _delta_text(choice: Mapping[str, Any]) -> str:

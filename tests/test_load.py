@@ -112,6 +112,13 @@ async def test_an_answer_without_usage_is_a_failure() -> None:
     assert reply.fault is Fault.NO_USAGE
 
 
+@pytest.mark.parametrize("tokens", ["40", 40.5, -1, True, [40]])
+async def test_a_usage_that_counts_nothing_is_a_failure(tokens: Any) -> None:
+    reply = await ask(streaming(delta("x"), usage(tokens), END))
+    assert reply.fault is Fault.PROTOCOL
+    assert f"{tokens!r} is no number of tokens" in reply.error
+
+
 async def test_an_answer_without_a_token_is_a_failure() -> None:
     assert (await ask(streaming(usage(0), END))).fault is Fault.EMPTY
 
