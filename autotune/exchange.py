@@ -15,6 +15,7 @@ class Fault(StrEnum):
     HTTP = "http"  # a status other than 200
     IN_STREAM = "error_in_stream"  # an error object inside a 200
     SHORT = "short"  # fewer tokens than asked although end-of-text was to be ignored
+    LONG = "long"  # many more tokens than asked: the server's count is of something else
     NO_USAGE = "no_usage"  # the server did not say how many tokens it made
     EMPTY = "empty"  # not one token
     RESET = "connection"  # refused, reset or closed in the middle
@@ -28,6 +29,7 @@ class Request:
     index: int
     body: bytes  # JSON
     min_tokens: int = 0  # fewer completion tokens than this is a short answer
+    max_tokens: int | None = None  # many more than this is no count of this answer
     stream: bool = True
 
 

@@ -20,6 +20,8 @@ from autotune.http1 import BadResponse, EventParser, ResponseParser
 
 __all__ = ["Connection", "Endpoint", "Fault", "Reply", "Request"]
 
+_OVERSHOOT = 32  # tokens; a step that accepts several drafted ones may pass the limit by as many
+
 
 class _Recording:
     """The reply that is being received."""
@@ -206,6 +208,8 @@ class Connection(asyncio.Protocol):
             return Fault.EMPTY, "the reply has no token"
         if it.completion < request.min_tokens:
             return Fault.SHORT, f"{it.completion} of {request.min_tokens} tokens ({it.finish})"
+        if request.max_tokens is not None and it.completion > request.max_tokens + _OVERSHOOT:
+            return Fault.LONG, f"usage says {it.completion} tokens, {request.max_tokens} were asked"
         return None, ""
 
     def _body_message(self) -> str:

@@ -57,6 +57,7 @@ class PromptSet:
             index=index,
             body=encoded.replace(_NONCE.encode(), b"%d" % nonce, 1),
             min_tokens=body.output_tokens if self.dialect.ignore_eos else 0,
+            max_tokens=body.output_tokens,
             stream=self.dialect.streaming,
         )
 

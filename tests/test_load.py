@@ -7,6 +7,7 @@ import json
 import os
 import resource
 import signal
+from dataclasses import replace
 from itertools import count, islice
 from typing import Any
 
@@ -105,6 +106,13 @@ async def test_an_error_object_inside_a_200_is_a_failure_with_its_text() -> None
 async def test_a_short_answer_is_a_failure() -> None:
     reply = await ask(streaming(delta("x"), usage(3), END))
     assert reply.fault is Fault.SHORT and "3 of 4" in reply.error
+
+
+async def test_more_tokens_than_were_asked_are_no_count_of_the_answer() -> None:
+    asked = replace(request(0), max_tokens=4)
+    assert (await ask(streaming(delta("x"), usage(4 + 32), END), asked)).ok
+    reply = await ask(streaming(delta("x"), usage(40), END), asked)
+    assert reply.fault is Fault.LONG and "40 tokens, 4 were asked" in reply.error
 
 
 async def test_an_answer_without_usage_is_a_failure() -> None:
