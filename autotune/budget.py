@@ -83,7 +83,7 @@ def reason_to_stop(
     if len(searched(outcomes)) + running >= budget.trials:
         return f"{budget.trials} trial{'' if budget.trials == 1 else 's'}"
     if overrun(budget, outcomes, slots, 1 + again):
-        what = "another trial, confirmed," if again else "another trial"
+        what = "another trial and the launches that confirm" if again else "another trial"
         return f"{budget.hours:g} hours: {what} would overrun them"
     return failing_in_a_row(budget, outcomes)
 

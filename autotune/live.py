@@ -251,6 +251,8 @@ def print_log(path: Path, trial: int | None, follow: bool) -> None:
     if not numbers:
         raise InputError("has no trial yet", file=path)
     number = numbers[-1] if trial is None else trial
+    if number not in numbers:
+        run.outcome(number)  # says which there are
     log = place.trial(number) / "server.log"
     if not log.exists():
         raise InputError(f"trial {number} has no server.log", file=path)

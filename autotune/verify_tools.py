@@ -242,7 +242,15 @@ def run_tool(tool: Tool, command: Sequence[str], job: Job) -> Figures:
         reason = f"exit status {done.returncode}"
     except (OSError, ValueError, LookupError, TypeError) as problem:
         reason = f"no result that can be read: {problem!r}"
-    raise AutotuneError(f"{tool.name}: {reason}: {_last_words(done.stderr or done.stdout)}")
+    said = _last_words(done.stderr or done.stdout)
+    raise AutotuneError(f"{tool.name}: {reason}: {said}{_about_tokenizer(job)}")
+
+
+def _about_tokenizer(job: Job) -> str:
+    """A name is looked up on a hub, which may take minutes to fail and say nothing of it."""
+    if Path(job.tokenizer).is_dir():
+        return ""
+    return f" (its tokenizer was {job.tokenizer}, which is no folder: give --tokenizer FOLDER)"
 
 
 def _environment(tool: Tool, job: Job) -> dict[str, str]:

@@ -56,7 +56,7 @@ def test_the_hours_hold_what_confirms_a_trial_too() -> None:
     done = [outcome(n, seconds=1200.0) for n in range(3)]
     assert reason_to_stop(Budget(trials=99, hours=2.34), done, running=0, slots=1, again=3) is None
     stop = reason_to_stop(Budget(trials=99, hours=2.33), done, running=0, slots=1, again=3)
-    assert stop == "2.33 hours: another trial, confirmed, would overrun them"
+    assert stop == "2.33 hours: another trial and the launches that confirm would overrun them"
     assert not overrun(Budget(hours=1.34), done, slots=2, launches=5)  # 30 of 80 minutes are over
     assert overrun(Budget(hours=1.34), done, slots=2, launches=7)
     assert not overrun(Budget(), done, slots=1, launches=99)

@@ -42,7 +42,7 @@ MISTAKES = {
     "status EMPTY": "is not a run",
     "explain RUN --trial 99": "no trial 99 with an outcome; there is: 0, 1, 2",
     "explain EMPTY": "is not a run",
-    "logs RUN --trial 99": "trial 99 has no server.log",
+    "logs RUN --trial 99": "no trial 99 with an outcome; there is: ",
     "replay RUN --trial 99": "no trial 99",
     "replay RUN --trial 2": "was not measured: nothing to compare with",
     "export RUN --pick best": "--pick: unknown pick 'best': one of single, peak, knee",

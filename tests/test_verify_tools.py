@@ -66,14 +66,24 @@ def test_a_failed_tool_is_told_by_the_error_it_names(tmp_path: Path) -> None:
     panel = "print('│ TokenizerError: no such folder │\\n│ Profiling │\\n╰──────╯'); exit(1)"
     tool, command = fake(tmp_path, panel)
     with pytest.raises(
-        AutotuneError, match=r"fake: exit status 1: TokenizerError: no such folder$"
+        AutotuneError, match=r"fake: exit status 1: TokenizerError: no such folder \("
     ):
         run_tool(tool, command, job(tmp_path))
 
 
+def test_a_tool_that_failed_without_a_folder_for_its_tokenizer_is_told_of_one(
+    tmp_path: Path,
+) -> None:
+    tool, command = fake(tmp_path, "print('offline'); exit(1)")
+    with pytest.raises(AutotuneError, match=r"offline \(its tokenizer was m, .*--tokenizer FOLDER"):
+        run_tool(tool, command, job(tmp_path))
+    with pytest.raises(AutotuneError, match=r"offline$"):
+        run_tool(tool, command, job(tmp_path, str(tmp_path)))
+
+
 def test_a_tool_without_a_result_is_told_by_its_last_lines(tmp_path: Path) -> None:
     tool, command = fake(tmp_path, "print('done')")
-    with pytest.raises(AutotuneError, match=r"no result that can be read: .*: done$"):
+    with pytest.raises(AutotuneError, match=r"no result that can be read: .*: done \("):
         run_tool(tool, command, job(tmp_path))
 
 
