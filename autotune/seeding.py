@@ -99,8 +99,8 @@ def _differences(run: Run, experiment: Experiment, machines: Collection[str]) ->
 
 def _machines_of(run: Run) -> set[str]:
     """The digests of all its hosts: where they differ, what is true of one may not be of all."""
-    digests = {run.machine.get("digest"), *(outcome.machine for outcome in run.outcomes)}
-    return {str(digest) for digest in digests if digest}
+    digests = [run.machine.get("digest"), *(outcome.machine for outcome in run.outcomes)]
+    return {digest for digest in digests if isinstance(digest, str) and digest}
 
 
 def _same_workload(run: Run, then: Experiment, now: Experiment) -> bool:

@@ -111,6 +111,12 @@ def test_a_run_whose_experiment_cannot_be_read_counts_least(tmp_path: Path) -> N
     assert said_by(run, now(tmp_path)).differs == ("command", "workload")
 
 
+def test_a_machine_s_file_that_holds_something_else_says_nothing(tmp_path: Path) -> None:
+    run = earlier_run(tmp_path / "run", machine="")
+    (run / "machine.json").write_text(json.dumps({"digest": {"of": HERE}}))
+    assert said_by(run, now(tmp_path)).differs == ("machine",)
+
+
 def test_trials_say_which_run_they_are_of(tmp_path: Path) -> None:
     for run in (earlier_run(tmp_path / name) for name in ("one", "two")):
         (trial,) = said_by(run, now(tmp_path)).trials
