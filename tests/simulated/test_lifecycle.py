@@ -105,7 +105,7 @@ def test_sglang_takes_its_time_to_stop(
     """Longer with requests left: it looks for them every five seconds."""
     with simulated(tmp_path, "sglang", MINI, host="1x-h200") as server:
         server.wait_ready()
-        server.set_speed(4)  # the request, of four seconds, must still run when it is told
+        server.set_speed(1)  # the request, of four seconds, must still run when it is told
         body = {"model": "m", "prompt": "x", "max_tokens": tokens, "stream": True}
         body["ignore_eos"] = True
         with contextlib.ExitStack() as stack:
