@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -45,14 +46,17 @@ def autotune(
     """Find the best launch configuration of an LLM inference server by measuring it."""
 
 
-def print_figures(text: str, json_: bool, *, simulated: bool) -> None:
-    """With a word before it where they are simulated; a document for programs is nothing but
-    itself."""
+def print_figures(
+    document: Callable[[], object], text: Callable[[], str], json_: bool, *, simulated: bool
+) -> None:
+    """One of the two. The text has a word before it where its figures are simulated; a document
+    for programs is nothing but itself."""
     from autotune.live import SIMULATION
 
+    said = json.dumps(document(), indent=1) if json_ else text()
     if simulated and not json_:
         print(SIMULATION)
-    print(text)
+    print(said)
 
 
 def on_the_way(json_: bool) -> Callable[[str], None]:

@@ -22,8 +22,9 @@ def status(run: RunArgument, json_: Json = False) -> None:
     from autotune.run import read_run
 
     state = read_run(run)
-    text = json.dumps(dict(state.status), indent=1) if json_ else status_text(state)
-    print_figures(text, json_, simulated=state.simulated)
+    print_figures(
+        lambda: dict(state.status), lambda: status_text(state), json_, simulated=state.simulated
+    )
 
 
 @app.command()
@@ -86,11 +87,12 @@ def explain(run: RunArgument, trial: TrialNumber = None, json_: Json = False) ->
     from autotune.run import read_run
 
     state = read_run(run)
-    if json_:
-        text = json.dumps(explain_document(state, trial), indent=1)
-    else:
-        text = explain_text(state, trial)
-    print_figures(text, json_, simulated=state.simulated)
+    print_figures(
+        lambda: explain_document(state, trial),
+        lambda: explain_text(state, trial),
+        json_,
+        simulated=state.simulated,
+    )
 
 
 @app.command()
@@ -136,8 +138,7 @@ def replay(
 
     state = read_run(run)
     comparison = replay_trial(state, trial)
-    text = json.dumps(comparison.document(), indent=1) if json_ else comparison.text()
-    print_figures(text, json_, simulated=state.simulated)
+    print_figures(comparison.document, comparison.text, json_, simulated=state.simulated)
 
 
 @app.command()
@@ -155,8 +156,9 @@ def compare(
 
     runs = read_run(run_a), read_run(run_b)
     comparison = compare_runs(*runs)
-    if json_:
-        text = json.dumps(comparison_document(comparison), indent=1)
-    else:
-        text = comparison_text(comparison)
-    print_figures(text, json_, simulated=any(run.simulated for run in runs))
+    print_figures(
+        lambda: comparison_document(comparison),
+        lambda: comparison_text(comparison),
+        json_,
+        simulated=any(run.simulated for run in runs),
+    )

@@ -11,12 +11,16 @@ import typer
 from autotune.cli.app import Json, RunArgument, app, engine_app, on_the_way, print_figures
 from autotune.errors import InputError
 
+Url = Annotated[str, typer.Argument(metavar="URL", help="e.g. http://127.0.0.1:30000")]
+Concurrency = Annotated[str, typer.Option(help="levels, comma-separated")]
+Model = Annotated[str | None, typer.Option(help="default: the server's first")]
+
 
 @app.command()
 def measure(
-    url: Annotated[str, typer.Argument(metavar="URL", help="e.g. http://127.0.0.1:30000")],
-    concurrency: Annotated[str, typer.Option(help="levels, comma-separated")] = "1,128",
-    model: Annotated[str | None, typer.Option(help="default: the server's first")] = None,
+    url: Url,
+    concurrency: Concurrency = "1,128",
+    model: Model = None,
     input_tokens: Annotated[int, typer.Option(min=1)] = 1024,
     output_tokens: Annotated[int, typer.Option(min=2)] = 256,
     json_: Json = False,
@@ -36,18 +40,19 @@ def measure(
         output_tokens=output_tokens,
         say=on_the_way(json_),
     )
-    text = json.dumps(document, indent=1) if json_ else report_text(document)
-    print_figures(text, json_, simulated=document["simulated"])
+    print_figures(
+        lambda: document, lambda: report_text(document), json_, simulated=document["simulated"]
+    )
 
 
 @app.command()
 def verify(
-    url: Annotated[str, typer.Argument(metavar="URL", help="e.g. http://127.0.0.1:30000")],
+    url: Url,
     tool: Annotated[
         str | None, typer.Option(help="vllm, sglang, aiperf or guidellm; default: what is found")
     ] = None,
-    concurrency: Annotated[str, typer.Option(help="levels, comma-separated")] = "1,8",
-    model: Annotated[str | None, typer.Option(help="default: the server's first")] = None,
+    concurrency: Concurrency = "1,8",
+    model: Model = None,
     tokenizer: Annotated[
         str | None, typer.Option(help="a tokenizer's folder or name, for tools that need one")
     ] = None,
@@ -69,8 +74,9 @@ def verify(
         rounds=rounds,
         say=on_the_way(json_),
     )
-    text = json.dumps(document, indent=1) if json_ else verify_text(document)
-    print_figures(text, json_, simulated=document["simulated"])
+    print_figures(
+        lambda: document, lambda: verify_text(document), json_, simulated=document["simulated"]
+    )
 
 
 @app.command()
