@@ -75,11 +75,11 @@ def _differences(
         setting = setting if setting in settings else aliases.get(setting, setting)
         if setting not in settings or setting in _IDENTITY or is_secret_name(name):
             continue
-        if same_value(asked, settings[setting]):
-            continue
-        if (setting, frozenset((str(asked), str(settings[setting])))) not in _SYNONYMS:
+        effective = settings[setting]
+        synonyms = (setting, frozenset((str(asked), str(effective)))) in _SYNONYMS
+        if not synonyms and not same_value(asked, effective):
             yield Override(
-                setting=setting, asked=as_json(asked), effective=settings[setting], source=source
+                setting=setting, asked=as_json(asked), effective=effective, source=source
             )
 
 
