@@ -106,11 +106,12 @@ async def _measure(
         "output_tokens": workload.output_tokens,
         "exact_lengths": session.prompts.exact,
         "levels": levels,
-        "warnings": [*_too_fast(server), *session.warnings],
+        "warnings": [*too_fast(server), *session.warnings],
     }
 
 
-def _too_fast(server: RunningServer) -> Iterator[str]:
+def too_fast(server: RunningServer) -> Iterator[str]:
+    """A warning if the server is a simulated one whose clock is not this host's."""
     if server.speed != 1:
         yield (
             f"this simulated server runs {server.speed:,g} times as fast as the machine that it "

@@ -26,7 +26,7 @@ from autotune.errors import AutotuneError, TrialFailed
 from autotune.experiment import MeasureSettings, Workload
 from autotune.figures import first_delta_tokens, latencies
 from autotune.load import closed_loop
-from autotune.measure_url import RunningServer, look_at
+from autotune.measure_url import RunningServer, look_at, too_fast
 from autotune.records import Phase
 from autotune.session import Session, Target, check_faults, open_session
 from autotune.timeline import Timeline
@@ -108,7 +108,7 @@ async def _verify(
         "output_tokens": workload.output_tokens,
         "rounds": rounds,
         "levels": levels,
-        "warnings": session.warnings,
+        "warnings": [*too_fast(server), *session.warnings],
     }
 
 

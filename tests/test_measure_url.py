@@ -144,7 +144,7 @@ def test_figures_of_a_simulated_server_are_never_shown_as_real_ones(
         speed = f"{server.speed:,g} times as fast as the machine that it plays"
         assert any(speed in warning for warning in report["warnings"])
         verified = printed("verify", url, "--tool", "vllm", "--concurrency", "1")
-        assert verified.startswith("SIMULATION: ")
+        assert verified.startswith("SIMULATION: ") and speed in verified
     with running_mock(TRUTH) as url:
         assert "SIMULATION" not in printed("measure", url, *measured)
         report = json.loads(printed("measure", url, *measured, "--json"))
