@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from statistics import median
 
 from autotune.experiment import Budget
-from autotune.records import FailureKind, Outcome
+from autotune.front import failed_to_run
+from autotune.records import Outcome
 from autotune.verdict import failure_groups
 
 SEARCH_PURPOSES = ("baseline", "known_good", "search")
@@ -90,11 +91,7 @@ def reason_to_stop(
 
 def failing_in_a_row(budget: Budget, outcomes: Sequence[Outcome]) -> str | None:
     """The causes, counted, if the last trials all failed to be measured; else None."""
-    last = [
-        outcome
-        for outcome in searched(outcomes)[-budget.consecutive_failures :]
-        if outcome.failure is not None and outcome.failure.kind is not FailureKind.LIMIT_VIOLATED
-    ]
+    last = list(filter(failed_to_run, searched(outcomes)[-budget.consecutive_failures :]))
     if len(last) < budget.consecutive_failures:
         return None
     return f"{len(last)} trials failed in a row: {counted_causes(last)}"

@@ -46,7 +46,8 @@ def _forbidden(run: Run) -> Iterator[str]:
 
 def forbidden_members(run: Run) -> dict[int, str]:
     """The front's members that the experiment forbids by now -> why."""
-    reasons = ((n, forbidden(_forbid(run), run.outcome(n).params)) for n in run.front)
+    rules = _forbid(run)
+    reasons = ((number, forbidden(rules, run.outcome(number).params)) for number in run.front)
     return {number: because for number, because in reasons if because is not None}
 
 
@@ -56,9 +57,9 @@ def _launched_once(run: Run) -> list[str]:
     What a confirmation had to leave at its bound, a resumed search launches. Before a search has
     come to its end it is not known which members will be there then.
     """
-    confirm = _confirm(run)
-    members = [p for p in front_of(run.points) if p.number not in forbidden_members(run)]
-    once = [p.number for p in members if p.claimed is None and len(p.launches) == 1]
+    confirm, never = _confirm(run), forbidden_members(run)
+    members = [point for point in front_of(run.points) if point.number not in never]
+    once = [point.number for point in members if point.launched_once]
     if not once or confirm is None or not (confirm.finalists and confirm.relaunches):
         return []
     if not run.finished:

@@ -38,6 +38,11 @@ class Point:
     def peak(self) -> float:
         return self.values[PEAK]
 
+    @property
+    def launched_once(self) -> bool:
+        """Whether its figures carry the luck of one launch; a finalist's were measured again."""
+        return self.claimed is None and len(self.launches) == 1
+
 
 def is_measured(outcome: Outcome) -> bool:
     """Whether the trial was feasible and has both objectives, more than nothing of each."""

@@ -15,7 +15,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from autotune import masking
 from autotune.errors import InputError
-from autotune.experiment import Experiment
+from autotune.experiment import Experiment, load_experiment
 from autotune.fingerprint import Fingerprint
 from autotune.leash import end_leftovers
 from autotune.ledger import Asked, Ledger, copy_study
@@ -80,8 +80,6 @@ def open_again(
     Raises:
         InputError: the experiment changed in a way that makes old and new figures incomparable.
     """
-    from autotune.experiment import load_experiment
-
     old = load_experiment(run.experiment_yaml)
     prompts = prompts_named(experiment.workload.prompts, file)
     same_prompts = prompts.are(prompts_of(run, old.workload.prompts))
@@ -93,10 +91,10 @@ def open_again(
             + ". Undo this, or use --fork to start a new study seeded with the old results",
             file=run.path,
         )
-    space = Space(experiment)
+    space, old_space = Space(experiment), Space(old)
     study = find_own(run, storage, experiment.name, sampler)
-    if Space(old).distributions != space.distributions:
-        _reconcile(Opened(run, old, Space(old), Ledger(study, Space(old))))
+    if old_space.distributions != space.distributions:
+        _reconcile(Opened(run, old, old_space, Ledger(study, old_space)))
         study = _study_for_changed_space(study, space, sampler)
         remember(run.path, study=study.study_name)
     opened = Opened(run, experiment, space, Ledger(study, space))
@@ -104,7 +102,7 @@ def open_again(
         _plan_known_good(opened)
     _reconcile(opened)
     for params in space.known_good:
-        if params not in Space(old).known_good:
+        if params not in old_space.known_good:
             opened.ledger.plan(params, "known_good")
     if changes.compatible:  # last: what has not been planned is still new to the next driver
         write_text(run.experiment_yaml, _masked(file, experiment))

@@ -90,9 +90,9 @@ def search(options: SearchOptions, show: Callable[[Snapshot], None]) -> SearchEn
     # Each once, however often and by which names it is given: a fork's own run is one of them.
     from_runs = {os.path.realpath(path): path for path in options.from_runs}
     earlier = [read_run(path) for path in from_runs.values()]
-    run = RunDir(
-        Path(os.path.realpath(typed.path))
-    )  # the workers that Ray starts may be in another folder
+    # Absolute: the workers that Ray starts may be in another folder. Path.resolve would end in a
+    # traceback where links go round in a circle; realpath leaves what it cannot follow.
+    run = RunDir(Path(os.path.realpath(typed.path)))
     # Prompts that cannot be read are named before anything starts. The run keeps the experiment
     # file's own text: what is stored and compared on resume is the experiment as it was written.
     ready = with_readable_prompts(experiment, options.space, run if options.resume else None)

@@ -68,6 +68,13 @@ def test_a_baseline_was_not_selected_so_all_its_launches_count() -> None:
     assert point.launches == (0, 5)
 
 
+def test_one_launch_is_not_enough_unless_it_is_a_second_one() -> None:
+    fresh = measured(3, 90, 1600, purpose="finalist", repeats=1)
+    drift = measured(4, 80, 1500, purpose="drift", repeats=0)
+    points = points_of([*FIRST, fresh, drift])
+    assert [point.number for point in points if point.launched_once] == [2]
+
+
 def test_the_spread_covers_the_launches() -> None:
     again = [measured(n, 80.0 + 10 * n, 2000, repeats=1) for n in (2, 3)]
     (point,) = points_of([measured(1, 95.0, 2100), *again])

@@ -52,8 +52,8 @@ def _figure_lines(run: Run, outcome: Outcome) -> list[str]:
     if point is None:
         return []  # which is one of the command's warnings
     lines = [_figure_line(point, name, baseline_point(run)) for name in _NAMES]
-    once = point.claimed is None and len(point.launches) == 1
-    return [*lines, "Launched once: these figures carry the luck of that."] if once else lines
+    once = "Launched once: these figures carry the luck of that."
+    return [*lines, once] if point.launched_once else lines
 
 
 def _figure_line(point: Point, name: str, baseline: Point | None) -> str:
