@@ -65,14 +65,18 @@ def failing_together(launches: Sequence[Outcome]) -> str | None:
     return f"all {len(launches)} fresh launches failed: {counted_causes(launches)}"
 
 
-def expected_launches(experiment: Experiment, outcomes: Sequence[Outcome], trials: int) -> int:
+def launches_due(experiment: Experiment, outcomes: Sequence[Outcome]) -> int:
+    """How many launches would confirm the result now."""
+    return len(to_confirm(experiment.confirm, outcomes, 0, experiment.forbid))
+
+
+def expected_launches(experiment: Experiment, due: int, trials: int) -> int:
     """How many launches confirm the result after `trials` more, if no finalist falls back then.
 
-    What is due now, and more if the trials bring more to the front.
+    Those that are `due` now, and more if the trials bring more to the front.
     """
-    confirm = experiment.confirm
-    due = len(to_confirm(confirm, outcomes, 0, experiment.forbid))
-    return max(due, min(due + trials * confirm.relaunches, experiment.confirming_launches))
+    most = min(due + trials * experiment.confirm.relaunches, experiment.confirming_launches)
+    return max(due, most)
 
 
 def most_launches(confirm: Confirm) -> int:

@@ -21,7 +21,13 @@ from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from autotune.budget import SEARCH_PURPOSES, failing_in_a_row, overrun, reason_to_stop, searched
 from autotune.cluster import ray_has_died
-from autotune.confirmation import expected_launches, failing_together, most_launches, to_confirm
+from autotune.confirmation import (
+    expected_launches,
+    failing_together,
+    launches_due,
+    most_launches,
+    to_confirm,
+)
 from autotune.errors import MachineNotClean, NoMachineLeft
 from autotune.experiment import Experiment
 from autotune.front import baseline_of
@@ -160,8 +166,10 @@ class Conductor:
     def _next_of_search(self) -> Asked | str:
         counted = sum(1 for r in self.running.values() if r.asked.purpose in SEARCH_PURPOSES)
         counted += sum(1 for lost in self.hosts.losses.pending if lost.purpose in SEARCH_PURPOSES)
-        again = expected_launches(self.experiment, self.outcomes, counted + 1)
-        budget, slots = self.experiment.budget, len(self.hosts.slots)
+        budget, slots, again = self.experiment.budget, len(self.hosts.slots), 0
+        if budget.hours is not None:  # which alone asks for what comes after the trials
+            due = launches_due(self.experiment, self.outcomes)
+            again = expected_launches(self.experiment, due, counted + 1)
         reason = reason_to_stop(budget, self.outcomes, counted, slots, again)
         if reason is not None:
             return reason

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autotune.budget import expected_seconds, trial_seconds, trials_left
-from autotune.confirmation import expected_launches
+from autotune.confirmation import expected_launches, launches_due
 from autotune.experiment import Experiment
 from autotune.records import Outcome
 
@@ -31,10 +31,10 @@ def search_seconds_left(
     usual, each = trial_seconds(outcomes), expected_seconds(outcomes)
     if usual is None or each is None:
         return None
-    budget = experiment.budget
-    most = expected_launches(experiment, outcomes, budget.trials)
+    budget, due = experiment.budget, launches_due(experiment, outcomes)
+    most = expected_launches(experiment, due, budget.trials)
     trials = trials_left(budget, outcomes, len(running), slots, size, again=most)
-    again = expected_launches(experiment, outcomes, trials + len(running))
+    again = expected_launches(experiment, due, trials + len(running))
     return _shared(running, trials, each, slots) + _shared([], again, usual, slots)
 
 
