@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from autotune.clock import Clock
+from autotune.load import watched
 from autotune.prompts import Message
 from autotune.stream import Connection, Endpoint, Fault, Reply, Request
 
@@ -64,17 +65,15 @@ async def find_dialect(
 ) -> tuple[Dialect, Reply]:
     """The fullest dialect that the server takes, and the reply that proved it.
 
-    If it takes none, the reply is the last one's fault.
+    If it takes none, the reply is the last one's fault. Raises LoadStalled.
     """
     connection = Connection(endpoint, clock)
     dialect, reply = Dialect(), None
-    try:
+    async with watched([connection]):
         for dialect in _fallbacks():
             reply = await connection.send(probe_request(dialect, model, messages, chat))
             if reply.ok or not _may_be_a_refusal(reply):
                 break
-    finally:
-        connection.close()
     assert reply is not None
     return dialect, reply
 
@@ -82,7 +81,8 @@ async def find_dialect(
 def probe_request(dialect: Dialect, model: str, messages: Sequence[Message], chat: bool) -> Request:
     """A request of a few tokens, to learn what the server takes and how it counts."""
     fields = dialect.fields(PROBE_TOKENS, usage_in_chunks=True)
-    return Request(-1, encode(model, messages, chat, fields), stream=dialect.streaming)
+    body = encode(model, messages, chat, fields)
+    return Request(-1, body, max_tokens=PROBE_TOKENS, stream=dialect.streaming)
 
 
 def _fallbacks() -> Iterator[Dialect]:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
-from autotune.errors import TrialFailed
 from autotune.figures import tpot_seconds
-from autotune.load import LoadStalled, open_loop
-from autotune.records import Failure, FailureKind, Phase
-from autotune.session import Session
+from autotune.load import open_loop
+from autotune.records import Phase
+from autotune.session import Session, failing_if_stalled
 from autotune.stream import Reply
 
 _SECONDS = 20.0
@@ -28,7 +27,7 @@ async def measure_goodput(
     await session.flush()
     count = max(_FEWEST_REQUESTS, math.ceil(rate_per_second * _SECONDS))
     first = next(session.new_indices())
-    try:
+    with failing_if_stalled(Phase.PEAK):
         run = await open_loop(
             session.endpoint,
             lambda index: session.prompts.request(first + index),
@@ -37,11 +36,6 @@ async def measure_goodput(
             clock=session.clock,
             seed=session.workload.seed,
         )
-    except LoadStalled as stalled:
-        cause = str(stalled)
-        raise TrialFailed(
-            Failure(kind=FailureKind.STALLED, phase=Phase.PEAK, cause=cause)
-        ) from stalled
     session.journal.add("goodput", run.replies, session.first_tokens)
     met = [reply for reply in run.ok if meets(reply, constraints, session.first_tokens)]
     seconds = max(1e-9, run.full_until - run.full_from)

@@ -11,21 +11,23 @@ import itertools
 import random
 import resource
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from autotune.clock import Clock
 from autotune.stream import Connection, Endpoint, Reply, Request
 
 SILENCE_LIMIT_SECONDS = 300.0
-"""A load on which not one byte comes for this long (of the host's time) is given up."""
+"""A load on which not one token comes for this long (of the host's time) is given up. A server's
+first request may compile kernels for minutes."""
 
 _OTHER_FILES = 256  # logs, libraries, control connections
 _FAULTS_IN_A_ROW = 3  # after so many a worker stops asking: the server is gone or refuses
 
 
 class LoadStalled(Exception):
-    """No byte came on any connection for `SILENCE_LIMIT_SECONDS`."""
+    """No token came on any connection for `SILENCE_LIMIT_SECONDS`."""
 
 
 @dataclass(frozen=True)
@@ -187,15 +189,25 @@ async def _drive(
     work: Sequence[Coroutine[None, None, None]], connections: Sequence[Connection]
 ) -> None:
     """Run all of `work` over the opened connections; close them whatever happens."""
-    try:
+    async with watched(connections), asyncio.TaskGroup() as group:
         # A refused connection shows again, as a fault with its text, when a request is sent.
         opening = [connection.open() for connection in connections]
         await asyncio.gather(*opening, return_exceptions=True)
+        for one in work:
+            group.create_task(one)
+
+
+@asynccontextmanager
+async def watched(connections: Sequence[Connection]) -> AsyncIterator[None]:
+    """Closes the connections after the block, whatever happens.
+
+    Raises LoadStalled, in the middle of it, when no token comes on any of them for too long.
+    """
+    try:
         async with asyncio.TaskGroup() as group:
             watch = group.create_task(_watch(connections))
             try:
-                tasks = [group.create_task(one) for one in work]
-                await asyncio.gather(*tasks)
+                yield
             finally:
                 watch.cancel()
     except* LoadStalled as stalled:
@@ -206,14 +218,16 @@ async def _drive(
 
 
 async def _watch(connections: Sequence[Connection]) -> None:
-    """Raise LoadStalled when no connection has heard a byte for too long."""
+    """Raise LoadStalled when nothing moved on any connection for too long."""
     loop = asyncio.get_running_loop()
-    start = loop.time()
+    moved, before = loop.time(), [connection.progress for connection in connections]
     while True:
         await asyncio.sleep(SILENCE_LIMIT_SECONDS / 100)
-        heard = max((connection.heard for connection in connections), default=start)
-        if loop.time() - max(heard, start) > SILENCE_LIMIT_SECONDS:
-            raise LoadStalled(f"no byte for {SILENCE_LIMIT_SECONDS:.0f} s on any connection")
+        now = [connection.progress for connection in connections]
+        if now != before:
+            moved, before = loop.time(), now
+        elif loop.time() - moved > SILENCE_LIMIT_SECONDS:
+            raise LoadStalled(f"no token for {SILENCE_LIMIT_SECONDS:.0f} s on any connection")
 
 
 def _all_sent(replies: Sequence[Reply], concurrency: int) -> float:

@@ -16,7 +16,13 @@ from autotune.goodput import measure_goodput
 from autotune.load import closed_loop
 from autotune.peak import Peak, cannot_reach, measure_peak
 from autotune.records import PEAK, SINGLE, Failure, FailureKind, Measurement, Phase
-from autotune.session import Session, Target, check_faults, open_session
+from autotune.session import (
+    Session,
+    Target,
+    check_faults,
+    failing_if_stalled,
+    open_session,
+)
 from autotune.single import Single, measure_single, warm_up
 from autotune.statistics import of_configuration
 from autotune.stream import Request
@@ -96,14 +102,15 @@ async def check_answers(session: Session, reference: Sequence[str]) -> tuple[str
         return Request(index, encode(model, [message], chat, fields), stream=dialect.streaming)
 
     count = len(QUESTIONS)
-    run = await closed_loop(
-        session.endpoint,
-        ask,
-        count,
-        clock=session.clock,
-        more=lambda reply: True,
-        indices=itertools.islice(itertools.count(), count),
-    )
+    with failing_if_stalled(Phase.ANSWER_CHECK):
+        run = await closed_loop(
+            session.endpoint,
+            ask,
+            count,
+            clock=session.clock,
+            more=lambda reply: True,
+            indices=itertools.islice(itertools.count(), count),
+        )
     check_faults(run, Phase.ANSWER_CHECK, session)
     session.journal.add(Phase.ANSWER_CHECK, run.replies, 1)
     answers = tuple(reply.text for reply in sorted(run.replies, key=lambda reply: reply.index))

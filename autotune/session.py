@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
@@ -18,7 +18,7 @@ from autotune.engines.base import Engine
 from autotune.errors import TrialFailed
 from autotune.experiment import SHIPPED, MeasureSettings, Workload
 from autotune.journal import Journal
-from autotune.load import LoadStalled, Run, closed_loop
+from autotune.load import SILENCE_LIMIT_SECONDS, LoadStalled, Run, closed_loop, watched
 from autotune.load_processes import closed_loop_in_processes, processes_for
 from autotune.observe import Observation, observing
 from autotune.prompts import Message, known_kinds, passages
@@ -82,7 +82,7 @@ class Session:
         make = partial(self.prompts.request, usage_in_chunks=usage_in_chunks)
         indices, clock = self.new_indices(), self.clock
         processes = processes_for(concurrency) if isinstance(clock, WallClock) else 1
-        try:
+        with failing_if_stalled(self.timeline.phase):
             if processes == 1:
                 return await closed_loop(
                     self.endpoint, make, concurrency, clock=clock, more=more, indices=indices
@@ -90,11 +90,6 @@ class Session:
             return await closed_loop_in_processes(
                 self.endpoint, make, concurrency, processes, more=more, first_index=next(indices)
             )
-        except LoadStalled as stalled:
-            failure = Failure(
-                kind=FailureKind.STALLED, phase=self.timeline.phase, cause=str(stalled)
-            )
-            raise TrialFailed(failure) from stalled
 
     def observing(self) -> AbstractAsyncContextManager[Observation]:
         """Sample the engine while the block runs."""
@@ -102,9 +97,10 @@ class Session:
         return observing(target.engine, target.http, target.clock, target.log_text)
 
     async def flush(self) -> None:
-        """Empty the prefix cache through the engine, where it can."""
+        """Empty the prefix cache through the engine, where it can: no request needs it."""
         if self.target.engine is not None:
-            await self.target.engine.flush_cache(self.target.http)
+            with suppress(httpx.HTTPError):
+                await self.target.engine.flush_cache(self.target.http)
 
     def warn(self, text: str | None) -> None:
         """Add a warning to the outcome, once."""
@@ -117,6 +113,16 @@ class Session:
             self.prompts, dialect=replace(self.prompts.dialect, ignore_eos=False)
         )
         self.warn("ignore_eos has no effect: answers end where the model ends them")
+
+
+@contextmanager
+def failing_if_stalled(phase: Phase) -> Iterator[None]:
+    """A load on which nothing comes any more is the trial's failure. Raises TrialFailed."""
+    try:
+        yield
+    except LoadStalled as stalled:
+        failure = Failure(kind=FailureKind.STALLED, phase=phase, cause=str(stalled))
+        raise TrialFailed(failure) from stalled
 
 
 def failed(phase: Phase, cause: str) -> TrialFailed:
@@ -134,21 +140,25 @@ async def open_session(
     """Check the server, learn its dialect and its tokens, write the prompts.
 
     Raises:
-        TrialFailed: it serves another model, refuses requests, or has too short a context.
+        TrialFailed: it serves another model, refuses requests or answers none, or has too short a
+            context.
         InputError: a broken prompt file.
     """
     context = await _context(target)
     endpoint = Endpoint(target.base_url, request_path(workload), target.headers)
     message: Message = {"role": "user", "content": _PROBE_TEXT}
-    dialect, probe = await find_dialect(
-        endpoint, target.model, [message], workload.chat, target.clock
-    )
+    timeline.note(f"first request, given up after {SILENCE_LIMIT_SECONDS:.0f} s without a token")
+    with failing_if_stalled(timeline.phase):
+        dialect, probe = await find_dialect(
+            endpoint, target.model, [message], workload.chat, target.clock
+        )
     if not probe.ok:
         raise failed(timeline.phase, f"the server refuses a plain request: {probe.error}")
     counter = TokenCounter(target.http, target.model)
     await counter.calibrate(_PROBE_TEXT, probe.prompt_tokens or 0)
     if not counter.exact:
-        await _calibrate_density(counter, endpoint, target, dialect, workload)
+        with failing_if_stalled(timeline.phase):
+            await _calibrate_density(counter, endpoint, target, dialect, workload)
     _check_context(context, workload, timeline.phase)
     nonce_seed = secrets.randbits(53)
     prompts = await build_prompts(
@@ -183,10 +193,8 @@ async def _calibrate_density(
     message: Message = {"role": "user", "content": text[: 4 * workload.input_tokens]}
     request = probe_request(dialect, target.model, [message], workload.chat)
     connection = Connection(endpoint, target.clock)
-    try:
+    async with watched([connection]):
         reply = await connection.send(request)
-    finally:
-        connection.close()
     if reply.ok and reply.prompt_tokens:
         counter.calibrate_density(message["content"], reply.prompt_tokens)
 

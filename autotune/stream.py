@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import ssl
 from array import array
 from collections.abc import Mapping
@@ -21,6 +22,7 @@ from autotune.http1 import BadResponse, EventParser, ResponseParser
 __all__ = ["Connection", "Endpoint", "Fault", "Reply", "Request"]
 
 _OVERSHOOT = 32  # tokens; a step that accepts several drafted ones may pass the limit by as many
+_MOST_DELTAS_A_TOKEN = 16  # gateways cut a token's text into letters; more is an answer without end
 
 
 class _Recording:
@@ -103,16 +105,24 @@ def _message(body: Mapping[str, Any]) -> str:
     return str(error)[:500]
 
 
+def _most_deltas(request: Request) -> float:
+    """More pieces of text than this are no answer of the length that was asked."""
+    if request.max_tokens is None:
+        return math.inf
+    return _MOST_DELTAS_A_TOKEN * (request.max_tokens + _OVERSHOOT)
+
+
 class Connection(asyncio.Protocol):
     """One connection that carries one request at a time; reconnects by itself."""
 
     def __init__(self, endpoint: Endpoint, clock: Clock) -> None:
         self.endpoint, self.clock = endpoint, clock
-        self.heard = 0.0  # when bytes last came, on the event loop's clock
         self.abandoned = False
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
         self._done: asyncio.Future[None] | None = None
+        self._requests = 0
+        self._begin(math.inf)
 
     # -- what a load loop calls -------------------------------------------------------------
     async def open(self) -> None:
@@ -121,6 +131,13 @@ class Connection(asyncio.Protocol):
             host, port = self.endpoint.address
             context = ssl.create_default_context() if self.endpoint.tls else None
             await self._loop.create_connection(lambda: self, host, port, ssl=context)
+
+    @property
+    def progress(self) -> tuple[int, ...]:
+        """Other than before if a request began or a token came; what keeps a connection alive
+        does not count."""
+        it = self._recording
+        return self._requests, len(it.deltas), it.completion or 0, len(self._response.body)
 
     async def send(self, request: Request) -> Reply:
         """Send one request and wait for its whole reply. Every fault comes back as a Reply."""
@@ -144,12 +161,13 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
             self._transport = None
 
+    def _begin(self, most_deltas: float) -> None:
+        self._response, self._events = ResponseParser(), EventParser()
+        self._recording, self._most_deltas = _Recording(), most_deltas
+        self._requests += 1
+
     async def _attempt(self, request: Request) -> Reply:
-        self._response, self._events, self._recording = (
-            ResponseParser(),
-            EventParser(),
-            _Recording(),
-        )
+        self._begin(_most_deltas(request))
         fault, error, sent = None, "", self.clock.now()
         try:
             await self.open()
@@ -202,6 +220,11 @@ class Connection(asyncio.Protocol):
             return Fault.HTTP, f"HTTP {self._response.status}: {self._body_message()}"
         if it.error is not None:
             return Fault.IN_STREAM, it.error
+        if len(it.deltas) > _most_deltas(request):
+            return (
+                Fault.LONG,
+                f"no end of the answer, of which {request.max_tokens} tokens were asked",
+            )
         if it.completion is None and it.last is not None:
             return Fault.NO_USAGE, "the reply has no usage, so its tokens cannot be counted"
         if not it.completion:
@@ -227,7 +250,6 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._done is None or self._done.done():
             return self.close()  # bytes that nobody asked for: never reuse such a connection
-        self.heard = self._loop.time()
         try:
             for piece in self._response.feed(data):
                 for payload in self._events.feed(piece):
@@ -236,6 +258,9 @@ class Connection(asyncio.Protocol):
             self._response.keeps_alive = False
             return self._done.set_exception(problem)
         if self._response.done:
+            self._done.set_result(None)
+        elif len(self._recording.deltas) > self._most_deltas:
+            self._response.keeps_alive = False
             self._done.set_result(None)
         return None
 

@@ -108,6 +108,23 @@ async def test_a_short_answer_is_a_failure() -> None:
     assert reply.fault is Fault.SHORT and "3 of 4" in reply.error
 
 
+async def test_an_answer_without_end_is_not_waited_for() -> None:
+    async def answer(path: str, body: Body, writer: Writer) -> None:
+        writer.write(STREAM_HEAD)
+        while not writer.is_closing():
+            writer.write(delta("again ") * 100)
+            await writer.drain()
+
+    reply = await asyncio.wait_for(ask(answer, replace(request(0), max_tokens=4)), PATIENCE_SECONDS)
+    assert reply.fault is Fault.LONG and "no end" in reply.error
+
+
+async def test_a_token_s_text_may_come_in_letters() -> None:
+    letters = [delta("x")] * (16 * 40)
+    asked = replace(request(0, 40), max_tokens=40)
+    assert (await ask(streaming(*letters, usage(40), END), asked)).ok
+
+
 async def test_more_tokens_than_were_asked_are_no_count_of_the_answer() -> None:
     asked = replace(request(0), max_tokens=4)
     assert (await ask(streaming(delta("x"), usage(4 + 32), END), asked)).ok
@@ -274,14 +291,24 @@ async def test_when_a_load_stops_requests_without_a_token_are_given_up() -> None
     assert [reply.index for reply in run.replies] == [0, 2, 3, 4] and not run.failed
 
 
-async def test_a_load_on_which_nothing_comes_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kept_alive", [False, True])
+async def test_a_load_on_which_nothing_comes_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, kept_alive: bool
+) -> None:
+    """What a gateway sends to keep a connection alive is no token."""
+
     async def answer(path: str, body: Body, writer: Writer) -> None:
-        await asyncio.sleep(3600)
+        if kept_alive:
+            writer.write(STREAM_HEAD + delta(""))
+        while True:
+            await asyncio.sleep(0.01 if kept_alive else 3600)
+            writer.write(b"8\r\n: ping\n\n\r\n")
+            await writer.drain()
 
     monkeypatch.setattr("autotune.load.SILENCE_LIMIT_SECONDS", 0.3)
     async with serving(answer) as url:
-        with pytest.raises(LoadStalled, match="no byte"):
-            await finite(url, 4, 2)
+        with pytest.raises(LoadStalled, match="no token"):
+            await asyncio.wait_for(finite(url, 4, 2), PATIENCE_SECONDS)
 
 
 async def test_an_open_loop_sends_at_its_own_rate_whatever_the_server_does() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from autotune.answers import QUESTIONS
 from autotune.calibrate import running_mock
 from autotune.errors import InputError, TrialFailed
 from autotune.mock import Truth
@@ -27,6 +28,7 @@ from tests.odd_server import (
     serving,
     usage,
 )
+from tests.patience import PATIENCE_SECONDS
 from tests.simulated.servers import KIMI, Running, simulated
 from tests.stamped import stamped
 
@@ -209,6 +211,30 @@ async def test_a_server_that_refuses_every_request_fails_with_its_words(tmp_path
         with pytest.raises(TrialFailed, match="no GPU today") as caught:
             await measured(url, tmp_path)
     assert caught.value.failure.kind is FailureKind.REQUESTS_FAILED
+
+
+@pytest.mark.parametrize("silent_from", [0, 1])
+async def test_a_server_that_answers_no_more_has_stalled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, silent_from: int
+) -> None:
+    """At the first request, and at the questions that are asked next."""
+    asked = 0
+
+    async def answer(path: str, body: Body, writer: Writer) -> None:
+        nonlocal asked
+        if path.endswith("completions"):
+            asked += 1
+            if asked > 2 * silent_from:  # without /tokenize two requests come before the questions
+                await asyncio.sleep(3600)
+        await good_answer(path, body, writer)
+
+    monkeypatch.setattr("autotune.load.SILENCE_LIMIT_SECONDS", 0.3)
+    async with serving(answer) as url:
+        with pytest.raises(TrialFailed, match="no token") as raised:
+            await asyncio.wait_for(measured(url, tmp_path), PATIENCE_SECONDS)
+    assert raised.value.failure.kind is FailureKind.STALLED
+    assert raised.value.failure.phase is Phase.ANSWER_CHECK
+    assert asked == (1 if silent_from == 0 else 2 + len(QUESTIONS))
 
 
 async def test_failures_under_load_keep_the_single_stream_figure(tmp_path: Path) -> None:
