@@ -18,11 +18,11 @@ from autotune.engines.registry import engine_named
 from autotune.engines.simulated.http import SIMULATED_HEADER, SPEED_HEADER
 from autotune.errors import AutotuneError, InputError, TrialFailed
 from autotune.experiment import MeasureSettings, Workload
+from autotune.heartbeat import heartbeat
 from autotune.measure import Target, client_ceiling
 from autotune.peak import measure_peak
 from autotune.session import Session, open_session
 from autotune.single import measure_single, warm_up
-from autotune.timeline import Timeline
 
 Report = dict[str, Any]
 
@@ -53,7 +53,7 @@ def measure_url(
 ) -> Report:
     """Measure the server at `url` at each concurrency; the report is plain JSON data.
 
-    `say` gets a line after each concurrency.
+    `say` gets a line after each concurrency, and what is waited for where that takes long.
 
     Raises:
         InputError: nothing answers there, or it serves no such model.
@@ -87,12 +87,15 @@ async def _measure(
     headers: Mapping[str, str],
     say: Callable[[str], None],
 ) -> Report:
-    async with httpx.AsyncClient(base_url=url, headers=dict(headers), timeout=60) as http:
+    async with (
+        httpx.AsyncClient(base_url=url, headers=dict(headers), timeout=60) as http,
+        heartbeat(say) as timeline,
+    ):
         server = await look_at(http, model)
         target = Target(url, server.model, WallClock(), server.engine, http, headers=headers)
         with tempfile.TemporaryDirectory(prefix="autotune-") as folder:
             try:
-                session = await open_session(target, workload, settings, Timeline(0), Path(folder))
+                session = await open_session(target, workload, settings, timeline, Path(folder))
                 with closing(session.journal):
                     levels = [await _level(session, level, say) for level in concurrencies]
             except TrialFailed as error:
@@ -137,35 +140,38 @@ async def look_at(http: httpx.AsyncClient, model: str | None) -> RunningServer:
     if model is not None and model not in models:
         raise InputError(f"serves {', '.join(models)}, not {model}", file=url)
     name = model or next(iter(models))
-    engine = await _engine_behind(http)
+    info, version, loaded = await asyncio.gather(
+        *(_told(http, path) for path in ("/server_info", "/version", "/model_info"))
+    )
+    # SGLang's list of models has only the served name.
+    path = loaded.get("tokenizer_path") or loaded.get("model_path") or models[name].get("root")
     return RunningServer(
         model=name,
-        model_path=await _loaded_by_sglang(http) or models[name].get("root"),
-        engine=engine,
+        model_path=str(path) if path else None,
+        engine=_engine_behind(info, version, models[name]),
         simulated=SIMULATED_HEADER in response.headers,
         speed=float(response.headers.get(SPEED_HEADER, 1)),
     )
 
 
-async def _engine_behind(http: httpx.AsyncClient) -> Engine | None:
-    """The adapter of whatever answers: each engine has an endpoint of its own."""
-    for path, name in (("/server_info", "sglang"), ("/version", "vllm")):
-        try:
-            if (await http.get(path)).status_code == 200:
-                return engine_named(name)
-        except httpx.HTTPError:
-            continue
-    return None
-
-
-async def _loaded_by_sglang(http: httpx.AsyncClient) -> str | None:
-    """What SGLang loaded its tokenizer from; its list of models has only the served name."""
+async def _told(http: httpx.AsyncClient, path: str) -> Report:
+    """The object that a path answers with; empty where there is no such thing."""
     try:
-        info = (await http.get("/model_info")).json()
-        path = info.get("tokenizer_path") or info.get("model_path")
-        return str(path) if path else None
-    except (httpx.HTTPError, ValueError, AttributeError):
-        return None
+        response = await http.get(path, timeout=_LOOK_SECONDS)
+        found = response.json() if response.status_code == 200 else {}
+    except (httpx.HTTPError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _engine_behind(info: Report, version: Report, card: Report) -> Engine | None:
+    """The adapter of whatever answers so. vLLM has a `/server_info` as well, for developers, and
+    `/version` is also TensorRT-LLM's: what is in them decides, and whose the model is."""
+    if {"version", "tp_size"} <= info.keys():
+        return engine_named("sglang")
+    if "version" in version and card.get("owned_by") == "vllm":
+        return engine_named("vllm")
+    return None
 
 
 async def _level(session: Session, concurrency: int, say: Callable[[str], None]) -> Report:

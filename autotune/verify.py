@@ -25,11 +25,17 @@ from autotune.clock import WallClock
 from autotune.errors import AutotuneError, TrialFailed
 from autotune.experiment import MeasureSettings, Workload
 from autotune.figures import first_delta_tokens, latencies
+from autotune.heartbeat import heartbeat
 from autotune.load import closed_loop
 from autotune.measure_url import RunningServer, look_at, too_fast
 from autotune.records import Phase
-from autotune.session import Session, Target, check_faults, open_session
-from autotune.timeline import Timeline
+from autotune.session import (
+    Session,
+    Target,
+    check_faults,
+    failing_if_stalled,
+    open_session,
+)
 from autotune.verify_tools import FIGURE_NAMES, Figures, Job, Tool, find_tool, run_tool
 
 INPUT_TOKENS = 512  # the tools drop longer ShareGPT prompts
@@ -54,7 +60,8 @@ def verify_url(
 ) -> Report:
     """Measure with both in alternation, `rounds` times; medians side by side as JSON data.
 
-    `say` gets a line after each measurement: SGLang's bench takes 20 s only to start.
+    `say` gets a line after each measurement, and what is waited for where that takes long:
+    SGLang's bench takes 20 s only to start.
 
     Raises:
         InputError: nothing answers, or the tool is unknown or not installed.
@@ -79,15 +86,13 @@ async def _verify(
     workload: Workload,
     say: Callable[[str], None],
 ) -> Report:
-    async with httpx.AsyncClient(base_url=url, timeout=60) as http:
+    async with httpx.AsyncClient(base_url=url, timeout=60) as http, heartbeat(say) as timeline:
         server = await look_at(http, model)
         target = Target(url, server.model, WallClock(), server.engine, http)
         with tempfile.TemporaryDirectory(prefix="autotune-") as name:
             folder = Path(name)
             try:
-                session = await open_session(
-                    target, workload, MeasureSettings(), Timeline(0), folder
-                )
+                session = await open_session(target, workload, MeasureSettings(), timeline, folder)
                 job = _job(url, server, tokenizer, workload, folder)
                 with closing(session.journal):
                     levels = [
@@ -145,6 +150,7 @@ async def _compare(
     theirs: list[Figures] = []
     for number in range(rounds):
         place = f"concurrency {job.concurrency}, round {number + 1} of {rounds}"
+        session.timeline.note(f"{place}: autotune")
         ours.append(await _ours(session, job.concurrency, count))
         say(f"{place}: autotune {ours[-1]['tok_s']:.1f} tok/s")
         own_folder = job.folder / f"{job.concurrency}-{number}"
@@ -157,6 +163,7 @@ async def _compare(
             seed=secrets.randbits(31),
             folder=own_folder,
         )
+        session.timeline.note(f"{place}: {tool.name}")
         theirs.append(await asyncio.to_thread(run_tool, tool, command, this))
         say(f"{place}: {tool.name} {theirs[-1]['tok_s']:.1f} tok/s")
         session.warn(_unlike(tool, theirs[-1], this))
@@ -174,14 +181,15 @@ async def _ours(session: Session, concurrency: int, count: int) -> Figures:
     """As the tools do it: some requests to warm up, then `count`, ramps included."""
 
     async def load(requests: int, **options: bool) -> Any:
-        run = await closed_loop(
-            session.endpoint,
-            lambda index: session.prompts.request(index, **options),
-            concurrency,
-            clock=session.clock,
-            more=lambda reply: True,
-            indices=itertools.islice(session.new_indices(), requests),
-        )
+        with failing_if_stalled(Phase.PEAK):
+            run = await closed_loop(
+                session.endpoint,
+                lambda index: session.prompts.request(index, **options),
+                concurrency,
+                clock=session.clock,
+                more=lambda reply: True,
+                indices=itertools.islice(session.new_indices(), requests),
+            )
         check_faults(run, Phase.PEAK, session)
         return run
 

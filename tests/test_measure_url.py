@@ -11,18 +11,22 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 
 from autotune.calibrate import Calibration, ceiling_warning, client_calibration, running_mock
 from autotune.cli import main
 from autotune.errors import AutotuneError, InputError
-from autotune.measure_url import measure_url, report_text
+from autotune.measure_url import look_at, measure_url, report_text
 from autotune.mock import Truth
 from autotune.verify import verify_text, verify_url
 from autotune.verify_tools import find_tool
+from tests.odd_server import Body, Writer, send_json, serving
 from tests.simulated.servers import simulated
 
+MINI = ["--model-path", "/models/mini-kimi", "--attention-backend", "triton"]
 TRUTH = Truth(ttft_seconds=0.02, tpot_seconds=0.002, tokens_per_chunk=2)
 
 # What `vllm bench serve` is to verify: takes its options, puts load on the URL, writes its JSON.
@@ -134,8 +138,7 @@ def test_figures_of_a_simulated_server_are_never_shown_as_real_ones(
         return str(out)
 
     measured = ("--concurrency", "1", "--input-tokens", "64", "--output-tokens", "32")
-    args = ["--model-path", "/models/mini-kimi", "--attention-backend", "triton"]
-    with simulated(tmp_path, "sglang", args, host="1x-h200") as server:
+    with simulated(tmp_path, "sglang", MINI, host="1x-h200") as server:
         server.wait_ready()
         url = str(server.http.base_url)
         assert printed("measure", url, *measured).startswith("SIMULATION: ")
@@ -158,6 +161,62 @@ def test_a_port_that_is_open_and_silent_is_one_clear_line(monkeypatch: pytest.Mo
         port = silent.getsockname()[1]
         with pytest.raises(InputError, match=r"no answer within 0\.2 s"):
             measure_url(f"http://127.0.0.1:{port}", [1])
+
+
+@pytest.mark.parametrize("fault", ["never_answers", "no_tokens"])
+@pytest.mark.parametrize("command", ["measure", "verify"])
+def test_a_server_that_hangs_is_told_of_and_given_up(
+    tmp_path: Path,
+    stand_in: Callable[[str], None],
+    monkeypatch: pytest.MonkeyPatch,
+    command: str,
+    fault: str,
+) -> None:
+    stand_in("")
+    monkeypatch.setattr("autotune.measure_url._LOOK_SECONDS", 0.3)
+    monkeypatch.setattr("autotune.heartbeat.FIRST_SECONDS", 0.01)
+    monkeypatch.setattr("autotune.load.SILENCE_LIMIT_SECONDS", 0.5)
+    said: list[str] = []
+    with simulated(tmp_path, "sglang", MINI, host="1x-h200", fault=fault) as server:
+        server.wait_ready()
+        url = str(server.http.base_url)
+        with pytest.raises(AutotuneError, match=f"^{url}: no token for .* on any connection$"):
+            if command == "measure":
+                measure_url(url, [1], say=said.append)
+            else:
+                verify_url(url, [1], tool="vllm", say=said.append)
+    waits = [line for line in said if "first request, given up after" in line]
+    assert 0 < len(waits) < 15  # each after twice as long as the one before
+
+
+HTML = b"<html>"
+
+
+@pytest.mark.parametrize(
+    ("answers", "owner", "engine"),
+    [
+        ({}, "vllm", None),  # a front page under every path
+        ({"/server_info": {"version": "0.5.23", "tp_size": 8}}, "sglang", "sglang"),
+        ({"/version": {"version": "0.32.0"}}, "vllm", "vllm"),
+        ({"/version": {"version": "1.2.0"}}, "tensorrt_llm", None),
+        ({"/server_info": {"vllm_config": ""}, "/version": {"version": "0"}}, "vllm", "vllm"),
+        ({"/server_info": [], "/version": "0.32.0"}, "vllm", None),
+    ],
+)
+async def test_an_engine_is_known_by_what_only_it_answers(
+    answers: dict[str, Any], owner: str, engine: str | None
+) -> None:
+    async def answer(path: str, body: Body, writer: Writer) -> None:
+        if path == "/v1/models":
+            send_json(writer, {"data": [{"id": "m", "owned_by": owner}]})
+        elif path in answers:
+            send_json(writer, answers[path])
+        else:
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(HTML) + HTML)
+
+    async with serving(answer) as url, httpx.AsyncClient(base_url=url) as http:
+        found = await look_at(http, None)
+    assert (found.engine.name if found.engine else None) == engine
 
 
 def test_an_unknown_tool_is_refused_with_the_known_ones() -> None:
@@ -199,8 +258,7 @@ def test_sglang_s_bench_is_called_as_it_understands(
     (package / "__init__.py").touch()
     (package / "bench_serving.py").write_text(SGLANG)
     monkeypatch.setenv("PYTHONPATH", str(package.parent))
-    args = ["--model-path", "/models/mini-kimi", "--attention-backend", "triton"]
-    with simulated(tmp_path, "sglang", [*args, "--served-model-name", "m"], host="1x-h200") as run:
+    with simulated(tmp_path, "sglang", [*MINI, "--served-model-name", "m"], host="1x-h200") as run:
         run.wait_ready()
         report = verify_url(str(run.http.base_url), [1], tool="sglang", rounds=1, output_tokens=32)
     [level] = report["levels"]
