@@ -9,7 +9,6 @@ too good to be true; and again whoever this brings to the front.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -17,7 +16,7 @@ from functools import cached_property, partial
 from pathlib import Path
 
 import ray
-from ray.exceptions import RayActorError, RayError, RayTaskError
+from ray.exceptions import RayError, RayTaskError
 
 from autotune.budget import SEARCH_PURPOSES, failing_in_a_row, overrun, reason_to_stop, searched
 from autotune.cluster import ray_has_died
@@ -34,9 +33,9 @@ from autotune.front import baseline_of
 from autotune.hosts import Hosts
 from autotune.leash import end_leftovers
 from autotune.ledger import Asked, Ledger
-from autotune.losses import unmeasured
-from autotune.records import Outcome, Progress, Purpose
+from autotune.records import Outcome, Purpose, State
 from autotune.rundir import RunDir
+from autotune.running import Running, started
 from autotune.snapshot import Snapshot, snapshot
 from autotune.space import Space
 from autotune.trial import TrialPlan, write_outcome
@@ -45,17 +44,6 @@ from autotune.workers import Slot, TrialResult, unpack_folder
 INTERRUPTED = "interrupted"
 TICK_SECONDS = 0.25
 _LOOK_SECONDS_PER_SLOT = 1 / 32
-STATUS_SECONDS = 5.0  # a slot that does not answer by then is asked again at the next tick
-
-
-@dataclass
-class Running:
-    """A trial on its slot."""
-
-    asked: Asked
-    slot: Slot
-    task: asyncio.Task[TrialResult]
-    progress: Progress | None = None
 
 
 @dataclass
@@ -198,8 +186,7 @@ class Conductor:
             host=slot.facts.hostname,
         )
         exclusive = self.experiment.measure.exclusive_peak
-        task = asyncio.create_task(_result_of(slot, plan, exclusive))
-        self.running[asked.number] = Running(asked, slot, task)
+        self.running[asked.number] = started(asked, slot, plan, exclusive=exclusive)
 
     async def _wait_for_a_trial(self) -> None:
         tasks = {*(running.task for running in self.running.values()), *self.hosts.opening}
@@ -212,7 +199,7 @@ class Conductor:
             await self._finish(running)
         if time.monotonic() - self._looked >= self._tick:
             self._looked = time.monotonic()
-            await asyncio.gather(*(self._look_at(running) for running in self.running.values()))
+            await asyncio.gather(*(running.look() for running in self.running.values()))
             self.show(snapshot(self))
 
     @property
@@ -220,12 +207,6 @@ class Conductor:
         """Seconds between two looks at all slots: many slots are looked at less often, so that
         looking stays a small part of the driver's work."""
         return max(TICK_SECONDS, len(self.hosts.slots) * _LOOK_SECONDS_PER_SLOT)
-
-    async def _look_at(self, running: Running) -> None:
-        """Ask the slot what its trial is doing; a slot that died is found by its task."""
-        status = running.slot.actor.status.remote()
-        with contextlib.suppress(RayActorError, TimeoutError):
-            running.progress = await asyncio.wait_for(status, STATUS_SECONDS) or running.progress
 
     # -- results ----------------------------------------------------------------------------
     async def _finish(self, running: Running) -> None:
@@ -268,17 +249,9 @@ class Conductor:
             self.stop("; ".join(self.hosts.notes) or "no machine is left")
 
     def _lost(self, running: Running, why: str) -> Outcome:
-        progress, facts = running.progress, running.slot.facts
-        return unmeasured(
-            running.asked,
-            self.space,
-            "interrupted" if self.stopping is not None else "lost",
-            warnings=(why,),
-            seconds={progress.phase: progress.total_seconds} if progress else {},
-            simulated=self.simulated_host is not None,
-            machine=facts.fingerprint.digest,
-            host=facts.hostname,
-        )
+        state: State = "interrupted" if self.stopping is not None else "lost"
+        simulated = self.simulated_host is not None
+        return running.unseen(self.space, state, why, simulated=simulated)
 
     def _reference_answers(self) -> tuple[str, ...]:
         return next((o.answers for o in self.outcomes if o.state == "ok" and o.answers), ())
@@ -295,12 +268,6 @@ class Conductor:
     def _was_repeated(self, purpose: Purpose) -> bool:
         running = (r.asked.purpose for r in self.running.values())
         return purpose in {*running, *(o.purpose for o in self.outcomes)}
-
-
-async def _result_of(slot: Slot, plan: TrialPlan, exclusive: bool) -> TrialResult:
-    """A Ray reference is awaitable but no coroutine; a task needs one."""
-    result: TrialResult = await slot.actor.run.remote(plan, exclusive)
-    return result
 
 
 def _last_line(error: Exception) -> str:
