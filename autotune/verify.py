@@ -22,7 +22,7 @@ from typing import Any
 import httpx
 
 from autotune.clock import WallClock
-from autotune.errors import AutotuneError, TrialFailed
+from autotune.errors import AutotuneError, InputError, TrialFailed
 from autotune.experiment import MeasureSettings, Workload
 from autotune.figures import first_delta_tokens, latencies
 from autotune.heartbeat import heartbeat
@@ -64,7 +64,8 @@ def verify_url(
     SGLang's bench takes 20 s only to start.
 
     Raises:
-        InputError: nothing answers, or the tool is unknown or not installed.
+        InputError: nothing answers, the tool is unknown or not installed, or its tokenizer is not
+            here.
         AutotuneError: a measurement failed.
     """
     found, command = find_tool(tool)
@@ -91,9 +92,9 @@ async def _verify(
         target = Target(url, server.model, WallClock(), server.engine, http)
         with tempfile.TemporaryDirectory(prefix="autotune-") as name:
             folder = Path(name)
+            job = _job(url, server, tokenizer, workload, folder)
             try:
                 session = await open_session(target, workload, MeasureSettings(), timeline, folder)
-                job = _job(url, server, tokenizer, workload, folder)
                 with closing(session.journal):
                     levels = [
                         await _compare(
@@ -123,7 +124,7 @@ def _job(
     return Job(
         url=url,
         model=server.model,
-        tokenizer=tokenizer or server.model_path or server.model,
+        tokenizer=_tokenizer(tokenizer, server),
         engine=server.engine.name if server.engine else None,
         concurrency=1,
         requests=0,
@@ -136,6 +137,20 @@ def _job(
     )
 
 
+def _tokenizer(given: str | None, server: RunningServer) -> str:
+    """Refuse a path that is not here; what there is on a hub only the tool finds out."""
+    if given is not None and Path(given).exists():
+        return str(Path(given).absolute())  # the tool runs in a folder of its own
+    place = given or server.model_path or server.model
+    if place.startswith(("/", ".")) and not Path(place).exists():
+        raise InputError(
+            f"the other tool needs the model's tokenizer, and {place} is not on this host: give "
+            "its folder, or its name on the hub",
+            field="--tokenizer",
+        )
+    return place
+
+
 async def _compare(
     session: Session,
     tool: Tool,
@@ -144,15 +159,15 @@ async def _compare(
     rounds: int,
     say: Callable[[str], None],
 ) -> Report:
-    """One concurrency: ours and theirs in turn, so that a drifting host meets both alike."""
+    """One concurrency: theirs and ours in turn, so that a drifting host meets both alike.
+
+    Theirs first: a tool that lacks something says so before minutes are spent on ours.
+    """
     count = max(_FEWEST_REQUESTS, _WAVES * job.concurrency)
     ours: list[Figures] = []
     theirs: list[Figures] = []
     for number in range(rounds):
         place = f"concurrency {job.concurrency}, round {number + 1} of {rounds}"
-        session.timeline.note(f"{place}: autotune")
-        ours.append(await _ours(session, job.concurrency, count))
-        say(f"{place}: autotune {ours[-1]['tok_s']:.1f} tok/s")
         own_folder = job.folder / f"{job.concurrency}-{number}"
         own_folder.mkdir()
         _write_prompts(session, job.prompts, count + job.concurrency)
@@ -167,6 +182,9 @@ async def _compare(
         theirs.append(await asyncio.to_thread(run_tool, tool, command, this))
         say(f"{place}: {tool.name} {theirs[-1]['tok_s']:.1f} tok/s")
         session.warn(_unlike(tool, theirs[-1], this))
+        session.timeline.note(f"{place}: autotune")
+        ours.append(await _ours(session, job.concurrency, count))
+        say(f"{place}: autotune {ours[-1]['tok_s']:.1f} tok/s")
     return {
         "concurrency": job.concurrency,
         "requests": count,

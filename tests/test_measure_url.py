@@ -65,7 +65,7 @@ parser.add_argument("--flush-cache", action="store_true")
 parser.add_argument("--disable-tqdm", action="store_true")
 args = parser.parse_args()
 assert args.flush_cache, "the warm-up's prompt is the first one's"
-assert args.model == args.tokenizer == "/models/mini-kimi", args.model
+assert args.model == args.tokenizer and args.model.endswith("/mini-kimi"), args.model
 prompts = json.load(open(args.dataset_path))
 assert len(prompts) >= args.num_prompts
 body = {"model": args.served_model_name, "stream": True, "ignore_eos": True,
@@ -146,7 +146,8 @@ def test_figures_of_a_simulated_server_are_never_shown_as_real_ones(
         assert report["simulated"] is True
         speed = f"{server.speed:,g} times as fast as the machine that it plays"
         assert any(speed in warning for warning in report["warnings"])
-        verified = printed("verify", url, "--tool", "vllm", "--concurrency", "1")
+        tool = ("--tool", "vllm", "--tokenizer", "a-name-on-a-hub")
+        verified = printed("verify", url, *tool, "--concurrency", "1")
         assert verified.startswith("SIMULATION: ") and speed in verified
     with running_mock(TRUTH) as url:
         assert "SIMULATION" not in printed("measure", url, *measured)
@@ -184,7 +185,7 @@ def test_a_server_that_hangs_is_told_of_and_given_up(
             if command == "measure":
                 measure_url(url, [1], say=said.append)
             else:
-                verify_url(url, [1], tool="vllm", say=said.append)
+                verify_url(url, [1], tool="vllm", tokenizer="a-name-on-a-hub", say=said.append)
     waits = [line for line in said if "first request, given up after" in line]
     assert 0 < len(waits) < 15  # each after twice as long as the one before
 
@@ -234,7 +235,7 @@ def test_verify_puts_both_tools_side_by_side(stand_in: Callable[[str], None]) ->
     assert [line.partition(" tok/s")[0].rpartition(" ")[0] for line in said] == [
         f"concurrency 1, round {number} of 2: {tool}"
         for number in (1, 2)
-        for tool in ("autotune", "vllm")
+        for tool in ("vllm", "autotune")
     ]
     [level] = report["levels"]
     assert level["theirs"]["tok_s"] == 100.0 and len(level["rounds"]) == 2
@@ -258,7 +259,10 @@ def test_sglang_s_bench_is_called_as_it_understands(
     (package / "__init__.py").touch()
     (package / "bench_serving.py").write_text(SGLANG)
     monkeypatch.setenv("PYTHONPATH", str(package.parent))
-    with simulated(tmp_path, "sglang", [*MINI, "--served-model-name", "m"], host="1x-h200") as run:
+    model = tmp_path / "models" / "mini-kimi"
+    model.mkdir(parents=True)
+    args = ["--model-path", str(model), *MINI[2:], "--served-model-name", "m"]
+    with simulated(tmp_path, "sglang", args, host="1x-h200") as run:
         run.wait_ready()
         report = verify_url(str(run.http.base_url), [1], tool="sglang", rounds=1, output_tokens=32)
     [level] = report["levels"]
@@ -280,6 +284,30 @@ def test_a_tool_that_fails_is_reported_with_its_last_words(
     stand_in(last)
     with running_mock(TRUTH) as url, pytest.raises(AutotuneError, match=f"vllm: .*{said}"):
         verify_url(url, [1], tool="vllm", rounds=1, input_tokens=64, output_tokens=32)
+
+
+def test_what_a_tool_lacks_is_known_before_anything_is_measured(
+    tmp_path: Path, stand_in: Callable[[str], None]
+) -> None:
+    stand_in("sys.exit('no such tokenizer')")
+    said: list[str] = []
+    with running_mock(TRUTH) as url, pytest.raises(AutotuneError, match="no such tokenizer"):
+        verify_url(url, [1], tool="vllm", say=said.append)
+    with simulated(tmp_path, "sglang", MINI, host="1x-h200") as server:
+        server.wait_ready()
+        with pytest.raises(InputError, match=r"--tokenizer: .* /models/mini-kimi is not on this"):
+            verify_url(str(server.http.base_url), [1], tool="vllm", say=said.append)
+    assert said == []
+
+
+def test_a_tokenizer_s_folder_may_be_given_relative_to_the_current_directory(
+    tmp_path: Path, stand_in: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tok").mkdir()
+    monkeypatch.chdir(tmp_path)
+    stand_in(f"assert options['--tokenizer'] == {str(tmp_path / 'tok')!r}, options['--tokenizer']")
+    with running_mock(TRUTH) as url:
+        verify_url(url, [1], tool="vllm", tokenizer="tok", rounds=1, output_tokens=8)
 
 
 def test_the_clients_ceiling_is_measured_once_and_kept(
