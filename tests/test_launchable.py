@@ -78,6 +78,15 @@ def idle(file: Path) -> list[str]:
         ("vllm", "M -tp 8 --distributed-executor-backend mp", 8),
         ("sglang", "--tp-size 16 --use-ray", None),
         ("openai", "--tp-size 8", None),
+        # A flag cut short is the one that begins so, for both engines' own parsers.
+        ("sglang", "--tp-size 16 --nnode 2", None),
+        ("sglang", "--tensor-parallel 8 --pp-s 2", 16),
+        ("sglang", "--tp-size 2 --use-r", None),
+        ("vllm", "M -tp 16 --nnode=2", None),
+        ("vllm", "M --tensor_par 4 --pipe 2", 8),
+        ("vllm", "M -tp 2 --data-parallel-size 8 --data-parallel-size-loc 2", 4),
+        ("vllm", "M -tp 2 --distributed-ex ray", None),
+        ("vllm", "M -tp 2 --data-parallel 8", 2),  # ambiguous: vLLM refuses it
     ],
 )
 def test_the_gpus_of_a_server_are_those_that_its_engine_will_use(engine, words, gpus):

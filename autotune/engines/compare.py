@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from pydantic import JsonValue
@@ -33,12 +33,26 @@ def given(args: Mapping[str, ArgValue]) -> dict[str, ArgValue]:
     return {plain_name(n): v for n, v in args.items() if v is not None and v is not False}
 
 
-def asked_of(words: Sequence[str], aliases: Mapping[str, str]) -> dict[str, str]:
-    """Setting -> the word after its flag, of a command line; the last of two counts."""
+def asked_of(
+    words: Sequence[str], aliases: Mapping[str, str], settings: Collection[str]
+) -> dict[str, str]:
+    """Setting -> the word after its flag, of a command line; the last of two counts.
+
+    Both engines' parsers take a flag cut short for the only one that begins so: those of
+    `settings`, and their aliases, are read as they are meant.
+    """
+    known = {setting: setting for setting in settings} | dict(aliases)
     split = [word for part in words for word in part.split("=", 1)]
     flags = [(f, value) for f, value in pairwise([*split, ""]) if f.startswith("-")]
-    named = ((plain_name(flag).replace("-", "_"), value) for flag, value in flags)
-    return {aliases.get(name, name): value for name, value in named}
+    return {_setting_of(flag, known): value for flag, value in flags}
+
+
+def _setting_of(flag: str, known: Mapping[str, str]) -> str:
+    name = plain_name(flag).replace("-", "_")
+    if name in known or not flag.startswith("--"):
+        return known.get(name, name)
+    meant = {setting for whole, setting in known.items() if whole.startswith(name)}
+    return meant.pop() if len(meant) == 1 else name
 
 
 def sizes_of(asked: Mapping[str, str], *names: str) -> dict[str, int] | None:

@@ -50,6 +50,9 @@ _ALIASES = {
     "speculative_draft_model": "speculative_draft_model_path",
     "cuda_graph_max_bs": "cuda_graph_max_bs_decode",
 }
+# With these the words do not say how many GPUs of a host are used.
+_ELSEWHERE = frozenset(("nnodes", "config", "use_ray"))
+
 _PREFLIGHT = """
 import sys
 try:
@@ -96,11 +99,11 @@ class SGLang(OpenAI):
 
     def parallel_sizes(self, words: Sequence[str]) -> Mapping[str, int] | None:
         """With attention DP, the `dp_size` groups share the ranks of the tensor parallel one."""
-        asked = asked_of(words, _ALIASES)
-        if {"nnodes", "config", "use_ray"} & asked.keys():
+        sizes = ("tp_size", "pp_size", "dp_size")
+        asked = asked_of(words, _ALIASES, (*sizes, *_ELSEWHERE, "enable_dp_attention"))
+        if asked.keys() & _ELSEWHERE:
             return None
-        replicas = () if "enable_dp_attention" in asked else ("dp_size",)
-        return sizes_of(asked, "tp_size", "pp_size", *replicas)
+        return sizes_of(asked, *(sizes[:2] if "enable_dp_attention" in asked else sizes))
 
     def preflight(self, launch: Launch) -> tuple[str, ...] | None:
         found = interpreter_of(launch.argv)

@@ -81,6 +81,9 @@ _ALIASES = {
     "dpb": "data_parallel_backend",
     "n": "nnodes",
 }
+# With these the words do not say how many GPUs of a host are used.
+_ELSEWHERE = frozenset(("nnodes", "config", "data_parallel_rank"))
+_BACKENDS = ("distributed_executor_backend", "data_parallel_backend")
 # Values of the engine's configuration line that an argument may be compared with.
 _CONFIG = re.compile(
     r"\b(max_seq_len|load_format|tensor_parallel_size|pipeline_parallel_size|data_parallel_size"
@@ -155,13 +158,12 @@ class VLLM(OpenAI):
 
     def parallel_sizes(self, words: Sequence[str]) -> Mapping[str, int] | None:
         """Decode context parallelism is left out: it shares the tensor parallel ranks."""
-        asked = asked_of(words, _ALIASES)
-        if {"nnodes", "config", "data_parallel_rank"} & asked.keys() or _spreads_by_ray(asked):
-            return None
-        local = "data_parallel_size_local"
-        replicas = local if local in asked else "data_parallel_size"
+        local, everywhere = "data_parallel_size_local", "data_parallel_size"
         sizes = ("tensor_parallel_size", "pipeline_parallel_size", "prefill_context_parallel_size")
-        return sizes_of(asked, *sizes, replicas)
+        asked = asked_of(words, _ALIASES, (*sizes, local, everywhere, *_ELSEWHERE, *_BACKENDS))
+        if asked.keys() & _ELSEWHERE or _spreads_by_ray(asked):
+            return None
+        return sizes_of(asked, *sizes, local if local in asked else everywhere)
 
     def preflight(self, launch: Launch) -> tuple[str, ...] | None:
         found = interpreter_of(launch.argv)
@@ -242,7 +244,7 @@ async def _version(http: httpx.AsyncClient) -> str | None:
 
 def _spreads_by_ray(asked: Mapping[str, str]) -> bool:
     """Whether a Ray cluster, and so any host, may have the ranks."""
-    return "ray" in (asked.get("distributed_executor_backend"), asked.get("data_parallel_backend"))
+    return "ray" in map(asked.get, _BACKENDS)
 
 
 def _from_log(log: str) -> tuple[dict[str, JsonValue], dict[str, float], str | None]:

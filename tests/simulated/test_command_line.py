@@ -143,6 +143,12 @@ def test_vllm_refuses_contradictions_with_status_1(words: str, line: str) -> Non
     assert line in refusal.value.line.replace("\n", " ")
 
 
+def test_vllm_takes_abbreviations() -> None:
+    assert vllm("--max-num-s 64 --enforce").settings.max_running == 64
+    with pytest.raises(UsageError, match="ambiguous option: --max-num could match"):
+        vllm("--max-num 2")
+
+
 def test_vllm_speculation_is_read_from_every_spelling() -> None:
     spellings = (
         '--speculative-config {"method":"eagle3","model":"x","num_speculative_tokens":3}',

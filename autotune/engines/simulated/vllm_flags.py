@@ -105,8 +105,8 @@ no-async-scheduling enable-log-requests no-enable-log-requests language-model-on
 
 
 def build_parser() -> Parser:
-    """The parser of `vllm serve`; vLLM takes underscores for dashes, no abbreviations."""
-    parser = Parser(prog="vllm serve", allow_abbrev=False)
+    """The parser of `vllm serve`; vLLM takes underscores for dashes, and abbreviations."""
+    parser = Parser(prog="vllm serve", allow_abbrev=True)
     parser.add_argument("model_tag", nargs="?")
     for flag, choices in _CHOICES.items():
         parser.add_argument(f"--{flag}", choices=choices, default=None)
