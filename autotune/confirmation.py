@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Sequence
+from itertools import takewhile
 
 from autotune.budget import counted_causes
 from autotune.conditions import forbidden
@@ -17,7 +18,9 @@ from autotune.front import (
     Point,
     baseline_of,
     failed_to_run,
+    fresh_launches,
     front_of,
+    is_the_machines,
     knee_of,
     picks_of,
     points_of,
@@ -38,12 +41,9 @@ def to_confirm(
     In mixed order because a host that warms up or drifts must not favour the last ones. What was
     forbidden after it was measured is no finalist: it is never launched.
     """
-    outcomes = [
-        outcome for outcome in telling(outcomes) if forbidden(forbid, outcome.params) is None
-    ]
-    baseline = baseline_of(outcomes)
+    outcomes = _allowed(telling(outcomes), forbid)
     numbers = {p.number for p in finalists(front_of(points_of(outcomes)), confirm.finalists)}
-    if baseline is not None and baseline.state == "ok":
+    if (baseline := _baseline(outcomes)) is not None:
         numbers.add(baseline.number)
     # One that was interrupted or lost says nothing, and is made good.
     conclusive = [o for o in outcomes if o.state in ("ok", "infeasible")]
@@ -54,15 +54,62 @@ def to_confirm(
     return [by_number[number] for number in missing]
 
 
-def failing_together(launches: Sequence[Outcome]) -> str | None:
-    """The causes, counted, if these fresh launches of several configurations all failed; else None.
+def next_round(
+    experiment: Experiment, outcomes: Sequence[Outcome], begun: int, seed: int
+) -> list[Outcome]:
+    """The trials to launch again next: what is due, or a witness alone if the last ones failed.
 
-    Each ran before, so it is the machine, and further launches would only lose more of the front.
+    `begun` is how many outcomes there were before this search launched anything again.
     """
-    of = {outcome.repeats for outcome in launches}
-    if len(of) < 2 or not all(map(failed_to_run, launches)):
+    witness = _witness(_allowed(outcomes, experiment.forbid), outcomes[begun:])
+    due = to_confirm(experiment.confirm, outcomes, seed, experiment.forbid)
+    return due if witness is None else [witness]
+
+
+def _witness(outcomes: Sequence[Outcome], launches: Sequence[Outcome]) -> Outcome | None:
+    """Whose launch tells whether the last ones failed or the machine did; None if nobody asks.
+
+    If it fails too, none of them counts. The baseline, or, if it alone failed, the last that ran.
+    """
+    baseline, failed = _baseline(outcomes), {again.repeats for again in _failed_last(launches)}
+    if baseline is None or not failed:
         return None
-    return f"all {len(launches)} fresh launches failed: {counted_causes(launches)}"
+    if baseline.number not in failed:
+        return baseline
+    ran = [again.repeats for again in fresh_launches(launches) if not failed_to_run(again)]
+    if len(failed) > 1 or not ran:
+        return None
+    return next(outcome for outcome in outcomes if outcome.number == ran[-1])
+
+
+def broken_machine(experiment: Experiment, outcomes: Sequence[Outcome], begun: int) -> str | None:
+    """What the last launches died of, if it is the machine's fault; else None.
+
+    Further launches would only fail too. Where no baseline can tell, it is the machine if
+    several configurations were launched again and none of them runs.
+    """
+    baseline = _baseline(_allowed(outcomes, experiment.forbid))
+    failed = _failed_last(outcomes[begun:])
+    nothing_runs = len(failed) == len(fresh_launches(outcomes[begun:]))
+    several = len({outcome.repeats for outcome in failed}) > 1
+    if not (is_the_machines(failed, baseline) if baseline else nothing_runs and several):
+        return None
+    return f"the last {len(failed)} fresh launches failed: {counted_causes(failed)}"
+
+
+def _failed_last(launches: Sequence[Outcome]) -> list[Outcome]:
+    """The fresh launches since the last one that ran, all of which failed."""
+    return list(takewhile(failed_to_run, reversed(fresh_launches(launches))))
+
+
+def _allowed(outcomes: Sequence[Outcome], forbid: Sequence[Forbid]) -> list[Outcome]:
+    return [outcome for outcome in outcomes if forbidden(forbid, outcome.params) is None]
+
+
+def _baseline(outcomes: Sequence[Outcome]) -> Outcome | None:
+    """The baseline, if it ran."""
+    baseline = baseline_of(outcomes)
+    return baseline if baseline is not None and baseline.state == "ok" else None
 
 
 def launches_due(experiment: Experiment, outcomes: Sequence[Outcome]) -> int:

@@ -58,20 +58,29 @@ def baseline_of(outcomes: Iterable[Outcome]) -> Outcome | None:
 
 
 def telling(outcomes: Sequence[Outcome]) -> list[Outcome]:
-    """Without fresh launches that failed one after another, the baseline's among them.
-
-    The baseline has been measured before. What fails together with it is the machine's fault, and
-    says nothing about the other configurations.
-    """
-    fresh = [outcome for outcome in outcomes if outcome.purpose == "finalist" and _counts(outcome)]
-    fresh.sort(key=lambda outcome: outcome.number)
+    """Without the fresh launches that failed through the machine's fault."""
     baseline, nothing = baseline_of(outcomes), set()
-    for all_failed, group in groupby(fresh, key=failed_to_run):
+    for all_failed, group in groupby(fresh_launches(outcomes), key=failed_to_run):
         streak = list(group)
-        of = {outcome.repeats for outcome in streak}
-        if all_failed and baseline is not None and baseline.number in of and len(of) > 1:
+        if all_failed and is_the_machines(streak, baseline):
             nothing |= {outcome.number for outcome in streak}
     return [outcome for outcome in outcomes if outcome.number not in nothing]
+
+
+def fresh_launches(outcomes: Iterable[Outcome]) -> list[Outcome]:
+    """What was launched again to confirm the result and came to an end, in order."""
+    fresh = (outcome for outcome in outcomes if outcome.purpose == "finalist")
+    return sorted(filter(_counts, fresh), key=lambda outcome: outcome.number)
+
+
+def is_the_machines(streak: Sequence[Outcome], baseline: Outcome | None) -> bool:
+    """Whether fresh launches that failed one after another are the machine's fault.
+
+    The baseline has been measured before. What fails together with it says nothing about the
+    other configurations.
+    """
+    of = {outcome.repeats for outcome in streak}
+    return baseline is not None and baseline.number in of and len(of) > 1
 
 
 def failed_to_run(outcome: Outcome) -> bool:

@@ -21,11 +21,11 @@ from ray.exceptions import RayError, RayTaskError
 from autotune.budget import SEARCH_PURPOSES, failing_in_a_row, overrun, reason_to_stop, searched
 from autotune.cluster import ray_has_died
 from autotune.confirmation import (
+    broken_machine,
     expected_launches,
-    failing_together,
     launches_due,
     most_launches,
-    to_confirm,
+    next_round,
 )
 from autotune.errors import MachineNotClean, NoMachineLeft
 from autotune.experiment import Experiment
@@ -106,15 +106,15 @@ class Conductor:
 
         The hours were kept for the former; the latter are launched as far as there is time.
         """
-        left = most_launches(confirm := self.experiment.confirm)
-        while due := to_confirm(confirm, self.outcomes, self.seed, self.experiment.forbid)[:left]:
+        begun, left = len(self.outcomes), most_launches(self.experiment.confirm)
+        while due := next_round(self.experiment, self.outcomes, begun, self.seed)[:left]:
             slots, is_first = len(self.hosts.slots), self.round_ends is None
             if not is_first and overrun(self.experiment.budget, self.outcomes, slots, len(due)):
                 break
-            self.round_ends = (begun := len(self.outcomes)) + len(due)
+            self.round_ends = len(self.outcomes) + len(due)
             left -= len(due)
             await self._run_stage(partial(self._next_to_confirm, iter(due)))
-            self.stopping = self.stopping or failing_together(self.outcomes[begun:])
+            self.stopping = self.stopping or broken_machine(self.experiment, self.outcomes, begun)
             if self.stopping is not None or len(self.outcomes) < self.round_ends:
                 break  # the user's wish, a broken machine, or no host is left
 

@@ -5,16 +5,23 @@ from __future__ import annotations
 import json
 import signal
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from autotune.confirmation import finalists, most_launches, to_confirm
-from autotune.experiment import Confirm
+from autotune.confirmation import (
+    broken_machine,
+    finalists,
+    most_launches,
+    next_round,
+    to_confirm,
+)
+from autotune.experiment import Confirm, Experiment
 from autotune.front import front_of, points_of
-from autotune.records import Outcome
+from autotune.records import PEAK, SINGLE, Outcome
 from autotune.run import read_run
-from tests.runs import baseline, measured
+from tests.runs import EXPERIMENT, baseline, failed, measured
 from tests.searching import Study, ended, kill, study_in, wait_for
 
 KNEE = 2
@@ -104,6 +111,45 @@ def test_a_known_good_entry_that_is_added_is_launched_next_and_finalists_after_i
     assert after[0]["params"]["max_running_requests"] == 8
 
 
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("works", range(5))
+def test_a_machine_that_breaks_after_some_launches_costs_no_member(works: int, seed: int) -> None:
+    first = (baseline(), *(measured(n, 100 + n, 2000 - n) for n in range(1, 7)))
+    outcomes, why = confirm(first, seed, runs=lambda number, _: number < len(first) + works)
+    assert why is not None or works == 4  # all had been launched
+    assert {p.number for p in points_of(outcomes)} == set(range(7))
+    repaired, why = confirm(outcomes, seed, runs=lambda *_: True)
+    assert why is None
+    assert Counter(o.repeats for o in repaired[7:] if o.state == "ok").keys() == {0, 1, 3, 6}
+
+
+def test_a_finalist_that_fails_while_the_baseline_runs_is_left_out() -> None:
+    first = (baseline(), *(measured(n, 100 + n, 2000 - n) for n in range(1, 4)))
+    outcomes, why = confirm(first, seed=0, runs=lambda _, of: of not in (1, 2))
+    assert why is None
+    assert {p.number for p in points_of(outcomes)} == {0, 3}
+
+
+def confirm(
+    outcomes: tuple[Outcome, ...], seed: int, runs: Callable[[int, int], bool]
+) -> tuple[tuple[Outcome, ...], str | None]:
+    """One search's confirmation, one launch after another; `runs` says which work, by their number
+    and what they repeat."""
+    experiment, begun = Experiment.model_validate(EXPERIMENT), len(outcomes)
+    while due := next_round(experiment, outcomes, begun, seed):
+        for of in due:
+            again = {"purpose": "finalist", "repeats": of.number}
+            number, values = len(outcomes), of.values or {}
+            if runs(number, of.number):
+                outcomes += (measured(number, values[SINGLE], values[PEAK], **again),)
+            else:
+                outcomes += (failed(number, **again),)
+        assert len(outcomes) - begun <= most_launches(experiment.confirm)
+        if why := broken_machine(experiment, outcomes, begun):
+            return outcomes, why
+    return outcomes, None
+
+
 def test_a_machine_that_breaks_as_it_confirms_costs_no_member_of_the_front(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,10 +157,26 @@ def test_a_machine_that_breaks_as_it_confirms_costs_no_member_of_the_front(
     monkeypatch.setenv("AUTOTUNE_SIM_FAULT", "exit1")
     status, output = study.search("--resume")
     assert status == 0, output
-    assert "done: all 2 fresh launches failed: 2x crashed during launch" in output
+    assert "done: the last 2 fresh launches failed: 2x crashed during launch" in output
     assert read_run(study.run).front == (lucky,)
     monkeypatch.delenv("AUTOTUNE_SIM_FAULT")
     assert study.search("--resume")[0] == 0
+    assert confirmed(study, "ok") == Counter([0, lucky])
+
+
+def test_a_machine_that_breaks_once_the_baseline_is_confirmed_costs_none_either(
+    tmp_path: Path,
+) -> None:
+    study, (lucky,) = study_of_lucky_figures(tmp_path, trials=2, faults="null")
+    process = study.start("--resume", speed=40)
+    wait_for(lambda: study.has_launched(3), process)  # the baseline, again: it runs to its end
+    (study.run / "simulated" / "host.json").write_text('{"host": "1x-rtx-pro-6000"}')
+    status, output = ended(process)
+    assert status == 0, output
+    assert confirmed(study, "ok") == Counter([0])
+    assert "done: the last 2 fresh launches failed" in output
+    assert read_run(study.run).front == (lucky,)
+    assert study.search("--resume")[0] == 0  # on a whole machine, as every search begins
     assert confirmed(study, "ok") == Counter([0, lucky])
 
 
