@@ -117,7 +117,7 @@ def _place(options: SearchOptions, experiment: Experiment) -> tuple[RunDir, Sear
     if not options.fork:
         return run, options
     fork = choose_fork(run, options.resume)
-    return fork, replace(options, from_runs=(*options.from_runs, run.path))
+    return fork, replace(options, run_dir=fork.path, from_runs=(*options.from_runs, run.path))
 
 
 def _sampler(
@@ -151,6 +151,7 @@ async def _conduct(
     hosts = await _open_hosts(options, opened, experiment, host)
     # What an earlier run is worth depends on the hosts, which nobody knew before.
     known = [earlier_study(run, experiment, opened.space, hosts.machines) for run in earlier]
+    hosts.notes += [f"--fork: this run is {options.run_dir}"] if options.fork else []
     hosts.notes += [str(study) for study in known]
     opened.ledger.study.sampler = _sampler(options, experiment, known)
     # Not before machine and file have been accepted: a copy made for a refused search would stay.
@@ -201,10 +202,7 @@ def _simulated_host(options: SearchOptions, opened: Opened) -> Path | None:
 
     folder = opened.run.path / "simulated"
     if options.address is None:
-        try:
-            create_host(folder, opened.experiment)
-        except KeyError as error:
-            raise InputError(str(error.args[0]), field="AUTOTUNE_SIM_HOST") from error
+        create_host(folder, opened.experiment)
     return folder
 
 

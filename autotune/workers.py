@@ -101,7 +101,7 @@ class SlotWorker:
             os.environ["OMP_NUM_THREADS"] = omp_num_threads
         self._request = request
         self._apart = not _sees(request.run_path / "lock", request.lock)
-        self._simulated_host = self._simulated_folder()
+        self._simulated_host = request.simulated_host
         self._progress: Progress | None = None
         self._task: asyncio.Task[Outcome] | None = None
 
@@ -124,8 +124,10 @@ class SlotWorker:
         """The node, its GPUs and its fingerprint. Comes before any trial.
 
         Raises:
-            InputError: the node was started with GPUs that it does not have.
+            InputError: the node was started with GPUs that it does not have, or is to simulate a
+                machine that nobody knows.
         """
+        self._simulated_host = self._simulated_folder()
         machine, experiment = self._machine(), self._request.experiment
         self._gpus = _physical(self._names, machine)
         commands = {

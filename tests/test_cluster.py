@@ -13,7 +13,7 @@ import pytest
 
 from autotune.leash import PROCESSES_NAME
 from tests.cluster import add_node, can_hide_folders, cluster, left_on_nodes, node_without
-from tests.searching import Outcome, Study, ended, kill, wait_for
+from tests.searching import Outcome, Study, ended, kill, only_line, wait_for
 
 # The same eight-GPU machine with another driver is another host to a fingerprint.
 H200 = {"env_vars": {"AUTOTUNE_SIM_HOST": "8x-h200"}}
@@ -63,6 +63,15 @@ def test_a_node_started_with_gpus_that_it_has_not_is_one_clear_line(
     assert status == 2, output
     assert re.search(r"names '\d+', but this host has GPUs 0 to 7", output), output
     assert "Traceback" not in output
+
+
+def test_a_node_of_an_unknown_simulated_machine_is_one_clear_line(study: Study) -> None:
+    study.write()
+    with cluster(1, env_vars={"AUTOTUNE_SIM_HOST": "8x-h300"}) as nodes:
+        status, output = study.search("--address", nodes.address)
+    assert status == 2, output
+    assert only_line(output).startswith("autotune: AUTOTUNE_SIM_HOST: unknown simulated host")
+    assert "8x-h200" in output
 
 
 def test_a_relative_run_directory_is_the_driver_s_not_the_nodes(

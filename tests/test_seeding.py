@@ -140,6 +140,16 @@ def test_it_is_said_what_an_earlier_run_is_worth(tmp_path: Path) -> None:
     )
 
 
+def test_a_fork_says_where_it_is_before_its_first_trial(tmp_path: Path) -> None:
+    study = study_in(tmp_path, trials=1)
+    assert study.search()[0] == 0
+    status, output = study.search("--fork")
+    assert status == 0, output
+    assert output.index(f"note: --fork: this run is {tmp_path / 'run-2'}\n") < output.index(
+        "[1 of 1"
+    )
+
+
 def test_a_search_knows_whether_an_earlier_run_was_of_its_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

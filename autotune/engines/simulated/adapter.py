@@ -25,6 +25,7 @@ from autotune.engines.simulated.clock import SimulatedClock
 from autotune.engines.simulated.clock_file import DEFAULT_SPEED
 from autotune.engines.simulated.hosts import host_named, infer_host
 from autotune.engines.simulated.simulation import LEDGER_NAME
+from autotune.errors import InputError
 from autotune.records import FailureKind, Launch, Override, Phase
 
 if TYPE_CHECKING:
@@ -45,12 +46,15 @@ _ENTRIES: tuple[tuple[str, ...], ...] = (
 def create_host(folder: Path, experiment: Experiment, kind: str | None = None) -> None:
     """Make the simulated machine that `experiment` is meant for (or of `kind`) in `folder`.
 
-    AUTOTUNE_SIM_HOST in the environment wins over both. Raises KeyError for an unknown kind.
+    AUTOTUNE_SIM_HOST in the environment wins over both. Raises InputError for an unknown kind.
     """
     words = [experiment.name, *(str(section.command) for section in experiment.engines.values())]
     words += [str(section.args) for section in experiment.engines.values()]
     asked = os.environ.get("AUTOTUNE_SIM_HOST") or kind
-    make_host(folder, asked or infer_host(" ".join(words), experiment.gpus_per_trial))
+    try:
+        make_host(folder, asked or infer_host(" ".join(words), experiment.gpus_per_trial))
+    except KeyError as error:
+        raise InputError(str(error.args[0]), field="AUTOTUNE_SIM_HOST") from error
 
 
 def make_host(folder: Path, kind: str) -> None:
