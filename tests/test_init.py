@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from autotune.cli import main
 from autotune.engines.launch import rendered
 from autotune.engines.simulated import sglang_args, vllm_args
 from autotune.engines.simulated.adapter import without_entry
@@ -39,7 +40,7 @@ MODELS = [
 
 
 def written(model: str, engines: list[str] = BOTH, gpus: int = 8, gpu: str = "h200") -> Space:
-    text = write_experiment(model, engines, gpus, gpu)
+    text = write_experiment(model, engines, gpus, gpu).text
     return Space(validated(Experiment, parse_yaml(text, "init.yaml")))
 
 
@@ -77,7 +78,7 @@ def test_what_is_written_can_be_simulated_at_once(model):
 
 
 def test_every_parameter_is_commented_and_no_line_is_long():
-    text = write_experiment("moonshotai/Kimi-K2.5", BOTH, 8, "rtx-pro-6000")
+    text = write_experiment("moonshotai/Kimi-K2.5", BOTH, 8, "rtx-pro-6000").text
     lines = text.splitlines()
     for number, line in enumerate(lines):
         assert len(line) <= 110
@@ -261,6 +262,37 @@ def test_what_cannot_be_is_said_in_one_line(arguments, message):
         write_experiment(*arguments)
     assert message in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("model", "gpus", "warned"),
+    [
+        ("Qwen/Qwen3-8B", 3, "usual are 1, 2, 4 and 8 GPUs"),  # a name tells no number of heads
+        ("festr2/GLM-5-NVFP4-MTP", 8, "NVFP4 has no kernels of its own before Blackwell"),
+    ],
+)
+def test_what_may_fail_is_a_warning_and_in_the_file(model, gpus, warned):
+    file = write_experiment(model, BOTH, gpus, "h200")
+    (warning,) = file.warnings
+    assert warned in warning
+    comments = [line.lstrip("# ") for line in file.text.splitlines() if line.startswith("#")]
+    assert f"WARNING: {warning}." in " ".join(comments)
+
+
+@pytest.mark.parametrize(
+    ("model", "gpus"), [("Qwen/Qwen3-8B", 4), ("Qwen/Qwen3-8B", 1), ("openai/gpt-oss-120b", 16)]
+)
+def test_of_a_usual_number_of_gpus_there_is_no_warning(model, gpus):
+    assert write_experiment(model, BOTH, gpus, "h200").warnings == ()
+
+
+def test_a_warning_is_seen_where_the_file_is_not(tmp_path, capsys):
+    words = ["--model", "Qwen/Qwen3-8B", "--gpu", "h200", "--gpus", "3"]
+    with pytest.raises(SystemExit, match="0"):
+        main(["init", *words, "--out", str(tmp_path / "x.yaml")])
+    told = capsys.readouterr()
+    assert told.err.startswith("autotune: --gpus 3: how many attention heads")
+    assert told.out.startswith("wrote ")
 
 
 def test_the_driver_names_this_hosts_gpus():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -27,15 +28,17 @@ def init(
     """
     from autotune.init import write_experiment
 
-    text = write_experiment(model, [name.strip() for name in engine.split(",")], gpus, gpu)
+    file = write_experiment(model, [name.strip() for name in engine.split(",")], gpus, gpu)
+    for warning in file.warnings:
+        print(f"autotune: {warning}", file=sys.stderr)
     if out is None:
-        print(text, end="")
+        print(file.text, end="")
         return
     if out.exists():
         raise InputError("exists already; choose another --out", file=out)
     if not out.parent.is_dir():
         raise InputError(f"there is no folder {out.parent}", field="--out")
-    out.write_text(text, encoding="utf-8")
+    out.write_text(file.text, encoding="utf-8")
     print(f"wrote {out}; next: autotune check {out}")
 
 

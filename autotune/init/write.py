@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 
 from autotune.errors import InputError
 from autotune.gpus import visible_note
@@ -21,7 +22,15 @@ _LONGEST_CONTEXT = 131_072
 _SHORTEST_CONTEXT = 2_048
 
 
-def write_experiment(model: str, engines: list[str], gpus: int, gpu: str | None) -> str:
+@dataclass(frozen=True)
+class ExperimentFile:
+    """The file's `text`, and what may be wrong with it, a line each; the text says it too."""
+
+    text: str
+    warnings: tuple[str, ...]
+
+
+def write_experiment(model: str, engines: list[str], gpus: int, gpu: str | None) -> ExperimentFile:
     """An experiment file for a model on a host, commented.
 
     Args:
@@ -42,9 +51,10 @@ def write_experiment(model: str, engines: list[str], gpus: int, gpu: str | None)
     alone = len(names) == 1
     texts = [_WRITERS[n](facts, kind, gpus, concurrency, context, alone) for n in names]
     parameters = _parameters(texts, link_parameters(kind, gpus, names))
-    return "\n".join(
+    warnings = tuple(_warnings(facts, kind, gpus))
+    text = "\n".join(
         [
-            _heading(facts, kind, gpus),
+            _heading(facts, kind, gpus, warnings),
             f"name: {_slug(facts, kind)}",
             f"gpus_per_trial: {gpus}",
             "",
@@ -60,6 +70,7 @@ def write_experiment(model: str, engines: list[str], gpus: int, gpu: str | None)
             _rest(facts, concurrency, context),
         ]
     )
+    return ExperimentFile(text, warnings)
 
 
 def _checked_engines(engines: list[str]) -> tuple[str, ...]:
@@ -103,7 +114,17 @@ def _check_fit(model: ModelFacts, gpu: GpuKind, gpus: int) -> None:
         )
 
 
-def _heading(model: ModelFacts, gpu: GpuKind, gpus: int) -> str:
+def _warnings(model: ModelFacts, gpu: GpuKind, gpus: int) -> Iterator[str]:
+    if model.heads is None and gpus & (gpus - 1):
+        yield (
+            f"--gpus {gpus}: how many attention heads the model has is not known here, and engines "
+            f"refuse a number that cannot be split over {gpus}; usual are 1, 2, 4 and 8 GPUs"
+        )
+    if model.quantization == "nvfp4" and gpu.sm < 100:
+        yield "NVFP4 has no kernels of its own before Blackwell: it may fail here"
+
+
+def _heading(model: ModelFacts, gpu: GpuKind, gpus: int, warnings: tuple[str, ...]) -> str:
     traits: list[str] = [model.quantization]
     if model.moe:
         traits.append("mixture of experts")
@@ -118,9 +139,8 @@ def _heading(model: ModelFacts, gpu: GpuKind, gpus: int) -> str:
         "Written by `autotune init` for SGLang 0.5.23 and vLLM 0.32.0: older versions spell some "
         "flags differently. What cannot run on this GPU is left out. Read it, adapt it, then: "
         "autotune check FILE; autotune search FILE --simulate; autotune search FILE.",
+        *(f"WARNING: {warning}." for warning in warnings),
     ]
-    if model.quantization == "nvfp4" and gpu.sm < 100:
-        paragraphs.append("NVFP4 has no kernels of its own before Blackwell: it may fail here.")
     return "\n".join(commented(paragraph, 0) for paragraph in paragraphs)
 
 
