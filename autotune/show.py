@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from autotune.caveats import caveats
@@ -20,6 +20,7 @@ from autotune.verdict import (
     params_text,
     settings_text,
     summary_line,
+    trials_text,
     warning_groups,
     without_outcome,
 )
@@ -197,7 +198,17 @@ def _trial_lines(run: Run) -> list[RenderableType]:
             lines.append(_indented(changed, by=9, style="dim"))
     for number in without_outcome(run):
         lines.append(Text(_trial_line(str(number), "running" if run.live else "interrupted")))
-    return lines
+    return [*lines, *(_indented(line, style="dim") for line in _without_figures(run))]
+
+
+def _without_figures(run: Run) -> Iterator[str]:
+    """Which launches count for nothing, and why numbers are missing."""
+    if lost := [outcome.number for outcome in run.outcomes if outcome.state == "lost"]:
+        yield f"lost with their host or worker, and counted for nothing: {trials_text(lost)}"
+    launched = {*run.unfinished, *(outcome.number for outcome in run.outcomes)}
+    if missing := [n for n in range(max(launched, default=0)) if n not in launched]:
+        proposed = "proposals that were forbidden, known already or taken back"
+        yield f"never launched: {trials_text(missing)} ({proposed})"
 
 
 def _number(values: Mapping[str, float], name: str) -> str:

@@ -65,6 +65,22 @@ def test_nothing_is_cut_off_on_a_terminal_of_eighty_columns(tmp_path: Path) -> N
     assert "and_a_value_that_is_longer_than_any_column" in text
 
 
+def test_numbers_that_are_missing_and_launches_that_count_for_nothing_are_explained(
+    tmp_path: Path,
+) -> None:
+    whole = write_run(tmp_path / "whole", baseline(), failed(1))
+    assert "lost" not in rendered(whole) and "never launched" not in rendered(whole)
+    lost = (measured(n, 90, 1400, state="lost", values=None) for n in (2, 5))
+    path = write_run(tmp_path / "run", baseline(), *lost, failed(7))
+    RunDir(path).create_trial(6)
+    lines = [line.strip() for line in rendered(path).splitlines()]
+    assert "lost with their host or worker, and counted for nothing: trials 2, 5" in lines
+    (gaps,) = [line for line in lines if line.startswith("never launched: trials 1, 3, 4 (")]
+    assert "taken back" in gaps
+    numbers = [trial["number"] for trial in show_document(read_run(path))["trials"]]
+    assert sorted(numbers) == [0, 2, 5, 6, 7]
+
+
 def test_failures_are_counted_by_cause(tmp_path: Path) -> None:
     path = write_run(
         tmp_path / "run",
