@@ -15,6 +15,7 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from autotune.errors import InputError
 from autotune.experiment import Experiment, load_experiment
+from autotune.front import telling
 from autotune.ledger import CONSTRAINT, fitting_distributions
 from autotune.prompt_file import prompts_named, prompts_of
 from autotune.records import OBJECTIVES, Outcome
@@ -75,12 +76,13 @@ def earlier_study(
         experiment: this study's, with the absolute path of its prompts.
         machines: fingerprints' digests of all hosts that this study runs on.
     """
-    trials = [_as_trial(outcome, space, str(run.path)) for outcome in run.outcomes]
+    outcomes = telling(run.outcomes)
+    trials = [_as_trial(outcome, space, str(run.path)) for outcome in outcomes]
     differs = tuple(_differences(run, experiment, machines))
     return Earlier(
         path=run.path,
         trials=tuple(trial for trial in trials if trial is not None),
-        of=sum(1 for outcome in run.outcomes if outcome.state in _CONCLUSIVE),
+        of=sum(1 for outcome in outcomes if outcome.state in _CONCLUSIVE),
         weight=ANY_OTHER_STUDY * prod(_WEIGHTS[what] for what in differs),
         differs=differs,
     )

@@ -19,6 +19,7 @@ from autotune.seeding import (
     earlier_study,
 )
 from autotune.space import Space
+from tests.runs import EXPERIMENT, baseline, failed, measured, write_run
 from tests.searching import only_line, study_in
 
 FILE = """
@@ -121,6 +122,14 @@ def test_trials_say_which_run_they_are_of(tmp_path: Path) -> None:
     for run in (earlier_run(tmp_path / name) for name in ("one", "two")):
         (trial,) = said_by(run, now(tmp_path)).trials
         assert trial.user_attrs["study"] == str(run)
+
+
+def test_launches_that_failed_with_the_machine_say_nothing(tmp_path: Path) -> None:
+    broken = [failed(2 + of, purpose="finalist", repeats=of) for of in (0, 1)]
+    run = write_run(tmp_path / "run", baseline(), measured(1, 90, 1600), *broken, failed(4))
+    said = said_by(run, Experiment.model_validate(EXPERIMENT))
+    assert [trial.values for trial in said.trials] == [[80, 1500], [90, 1600], [0, 0]]
+    assert said.of == 3
 
 
 def test_it_is_said_what_an_earlier_run_is_worth(tmp_path: Path) -> None:
