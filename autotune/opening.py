@@ -18,9 +18,10 @@ from autotune.errors import InputError
 from autotune.experiment import Experiment, load_experiment
 from autotune.fingerprint import Fingerprint
 from autotune.leash import end_leftovers
-from autotune.ledger import Asked, Ledger, copy_study
+from autotune.ledger import Asked, Ledger
 from autotune.losses import MAX_OF_A_CONFIGURATION, unmeasured
 from autotune.mixed import Scales
+from autotune.optuna_study import copy_study
 from autotune.ownership import create_own, find_own
 from autotune.prompt_file import prompts_named, prompts_of
 from autotune.records import Outcome

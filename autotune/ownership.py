@@ -13,7 +13,7 @@ from optuna.exceptions import DuplicatedStudyError
 from optuna.trial import TrialState
 
 from autotune.errors import InputError
-from autotune.ledger import open_study
+from autotune.optuna_study import open_study
 from autotune.rundir import RunDir
 from autotune.sole_writer import SoleWriterStorage
 from autotune.storage import (

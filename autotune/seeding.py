@@ -16,7 +16,8 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 from autotune.errors import InputError
 from autotune.experiment import Experiment, load_experiment
 from autotune.front import telling
-from autotune.ledger import CONSTRAINT, fitting_distributions
+from autotune.ledger import CONSTRAINT
+from autotune.optuna_study import fitting_distributions
 from autotune.prompt_file import prompts_named, prompts_of
 from autotune.records import OBJECTIVES, Outcome
 from autotune.run import Run

@@ -73,7 +73,7 @@ def worth_text(effect: Effect) -> str:
 def _as_trial(outcome: Outcome, space: Space) -> FrozenTrial | None:
     from optuna.trial import TrialState, create_trial
 
-    from autotune.ledger import fitting_distributions
+    from autotune.optuna_study import fitting_distributions
 
     distributions = fitting_distributions(space, outcome.params)
     if distributions is None or not is_measured(outcome) or outcome.values is None:

@@ -8,7 +8,8 @@ import optuna
 from optuna.trial import TrialState
 
 from autotune.experiment import Experiment
-from autotune.ledger import Asked, Ledger, copy_study, open_study
+from autotune.ledger import Asked, Ledger
+from autotune.optuna_study import copy_study, open_study
 from autotune.records import OBJECTIVES, Failure, FailureKind, Outcome, Phase
 from autotune.sampler import ParetoSampler
 from autotune.space import Space
