@@ -104,13 +104,17 @@ def doctor_report(path: Path | None) -> tuple[dict[str, Any], str, bool]:
     """The host's findings as a document and as text, and whether nothing serious was found."""
     from autotune.doctor import examine, findings_text
 
-    findings = examine(_commands(path) if path is not None else {})
+    findings = examine(*(_launched(path) if path is not None else ({}, {})))
     document = {"findings": [finding.model_dump(mode="json") for finding in findings]}
     healthy = not any(finding.level == "error" for finding in findings)
     return document, findings_text(findings), healthy
 
 
-def _commands(path: Path) -> dict[str, tuple[str, ...]]:
-    experiment = load_experiment(path)
+def _launched(path: Path) -> tuple[dict[str, tuple[str, ...]], dict[str, dict[str, str]]]:
+    """By engine: its command, and the variables it gets."""
+    engines = load_experiment(path).engines
     refuse_unset_variables(path)
-    return {str(n): tuple(map(expand, s.command)) for n, s in experiment.engines.items()}
+    return (
+        {str(n): tuple(map(expand, section.command)) for n, section in engines.items()},
+        {str(n): {k: expand(v) for k, v in s.env.items()} for n, s in engines.items()},
+    )

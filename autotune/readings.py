@@ -6,6 +6,7 @@ import contextlib
 import os
 import resource
 import shutil
+import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ from pathlib import Path
 from pydantic import Field
 
 from autotune import reaper
+from autotune.engines.interpreter import package_run_by
 from autotune.errors import InputError
 from autotune.fingerprint import installed_versions
 from autotune.gpus import Gpu, Holder
@@ -23,6 +25,10 @@ _PCI = Path("/sys/bus/pci/devices")
 _SHM_NAMES = ("sglang", "vllm", "psm_", "nccl-", "sem.mp-", "torch_")
 _REAPER = b"autotune/reaper.py"
 _LEFT_SECONDS = 1.0
+_NOT_FOUND = 3
+_LOOK_FOR_PACKAGE = (
+    f"import importlib.util as u, sys; sys.exit(u.find_spec(sys.argv[1]) is None and {_NOT_FOUND})"
+)
 
 
 class Marked(Frozen):
@@ -41,6 +47,8 @@ class EngineFound(Frozen):
     program: str
     found: bool
     versions: dict[str, str] = Field(default={})
+    package: str | None = None  # what `python -m` runs
+    has_package: bool | None = None  # whether that Python finds it; None: not asked, or no answer
 
 
 class Readings(Frozen):
@@ -65,8 +73,12 @@ class Readings(Frozen):
     engines: tuple[EngineFound, ...] = ()
 
 
-def read_host(machine: Machine, commands: Mapping[str, Sequence[str]]) -> Readings:
-    """Look at this host; `commands` are the engines' (name -> command). Takes 1-2 seconds."""
+def read_host(
+    machine: Machine,
+    commands: Mapping[str, Sequence[str]],
+    environments: Mapping[str, Mapping[str, str]],
+) -> Readings:
+    """Look at this host; by engine, what runs it and the variables it gets. Takes 1-2 seconds."""
     locked = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
     everything = machine.gpus()
     try:
@@ -91,14 +103,34 @@ def read_host(machine: Machine, commands: Mapping[str, Sequence[str]]) -> Readin
         open_files=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
         locked_memory_bytes=None if locked == resource.RLIM_INFINITY else locked,
         memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        engines=tuple(_engine(name, command) for name, command in commands.items()),
+        engines=tuple(
+            _engine(name, command, environments.get(name, {})) for name, command in commands.items()
+        ),
     )
 
 
-def _engine(name: str, command: Sequence[str]) -> EngineFound:
-    found = shutil.which(command[0]) is not None
-    versions = installed_versions(command) if found else {}
-    return EngineFound(name=name, program=command[0], found=found, versions=versions)
+def _engine(name: str, command: Sequence[str], environment: Mapping[str, str]) -> EngineFound:
+    if shutil.which(command[0]) is None:
+        return EngineFound(name=name, program=command[0], found=False)
+    return EngineFound(
+        name=name,
+        program=command[0],
+        found=True,
+        versions=installed_versions(command),
+        package=(package := package_run_by(command)),
+        has_package=None if package is None else _finds(command[0], package, environment),
+    )
+
+
+def _finds(python: str, package: str, environment: Mapping[str, str]) -> bool | None:
+    """Whether this Python finds a package: installed, or in a checkout on its path."""
+    look = [python, "-c", _LOOK_FOR_PACKAGE, package]
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        run = subprocess.run(
+            look, env={**os.environ, **environment}, capture_output=True, timeout=60, check=False
+        )
+        return {0: True, _NOT_FOUND: False}.get(run.returncode)
+    return None
 
 
 def marked_processes() -> tuple[Marked, ...]:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import struct
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -94,6 +96,17 @@ WRONG: list[tuple[dict[str, object], str, str]] = [
         "warning",
         "vllm: py has no vllm installed",
     ),
+    (
+        {
+            "engines": (
+                EngineFound(
+                    name="sglang", program="py", found=True, package="sglang", has_package=False
+                ),
+            )
+        },
+        "error",
+        "sglang: py has no sglang",
+    ),
     ({"gpus": (), "hidden_gpus": 4}, "warning", "hides every GPU of this host (4)"),
     ({"refused": "CUDA_VISIBLE_DEVICES names '9'"}, "error", "names '9'"),
 ]
@@ -146,6 +159,17 @@ def test_an_engine_that_may_well_be_there_gets_no_complaint(
     assert {finding.level for finding in judge(host(engines=(engine,)))} == {"ok"}
 
 
+def test_a_command_whose_python_lacks_what_it_runs_is_an_error(tmp_path: Path) -> None:
+    """A checkout on the path is as good as a package that is installed."""
+    (tmp_path / "sglang").mkdir()
+    command = (sys.executable, "-u", "-m", "sglang.launch_server")
+    lacks = f"sglang: {sys.executable} has no sglang"
+    for path, level, title in ((tmp_path, "ok", "version unknown"), (Path("x"), "error", lacks)):
+        found = examine({"sglang": command}, {"sglang": {"PYTHONPATH": str(path)}})
+        (said,) = (finding for finding in found if finding.title.startswith("sglang: "))
+        assert said.level == level and title in said.title
+
+
 def test_access_control_is_read_from_a_devices_configuration_space() -> None:
     config = bytearray(4096)
     struct.pack_into("<I", config, 0x100, 0x0001 | (0x148 << 20))  # error reporting, next 0x148
@@ -157,7 +181,7 @@ def test_access_control_is_read_from_a_devices_configuration_space() -> None:
 
 
 def test_a_host_without_gpus_can_be_examined() -> None:
-    findings = examine({"openai": ("python3", "-m", "x"), "vllm": ("no-such-vllm",)})
+    findings = examine({"openai": ("python3", "x.py"), "vllm": ("no-such-vllm",)}, {})
     titles = [finding.title for finding in findings]
     assert "vllm: no-such-vllm is not on this host" in titles
     text = findings_text([Finding(level="note", title="a", why="b", fix="c"), *findings])

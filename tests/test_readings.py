@@ -128,7 +128,7 @@ def test_a_file_in_shared_memory_counts_by_the_memory_behind_it() -> None:
         with ring.open("wb") as file:
             file.write(b"x" * 4096)
             file.truncate(2**28)
-        found = dict(read_host(NoGpuMachine(), {}).shared_memory)
+        found = dict(read_host(NoGpuMachine(), {}, {}).shared_memory)
     finally:
         ring.unlink()
     assert found[ring.name] == 4096

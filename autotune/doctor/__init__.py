@@ -18,9 +18,11 @@ __all__ = ["Finding", "examine", "findings_text", "judge"]
 _JUDGES = (gpus, peers, links, power, strangers, leftovers, engines, memory, disk, limits)
 
 
-def examine(commands: Mapping[str, Sequence[str]]) -> list[Finding]:
-    """The findings on this host, worst first; `commands` are the engines' (name -> command)."""
-    return judge(read_host(open_machine(), commands))
+def examine(
+    commands: Mapping[str, Sequence[str]], environments: Mapping[str, Mapping[str, str]]
+) -> list[Finding]:
+    """The findings on this host, worst first; by engine, what runs it and the variables it gets."""
+    return judge(read_host(open_machine(), commands, environments))
 
 
 def judge(readings: Readings) -> list[Finding]:

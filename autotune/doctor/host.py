@@ -46,10 +46,11 @@ def leftovers(readings: Readings) -> Iterator[Finding]:
 def engines(readings: Readings) -> Iterator[Finding]:
     """Which engines are installed, in which version."""
     for engine in readings.engines:
-        if not engine.found:
+        if not engine.found or engine.has_package is False:
+            lacks = f"has no {engine.package}" if engine.found else "is not on this host"
             yield Finding(
                 level="error",
-                title=f"{engine.name}: {engine.program} is not on this host",
+                title=f"{engine.name}: {engine.program} {lacks}",
                 why="no trial of this engine could start",
                 fix="install it, or write the path of its interpreter as the command",
             )
@@ -74,7 +75,10 @@ def _without_its_package(engine: EngineFound) -> bool:
     """Whether the interpreter answered, without naming the engine's package."""
     packages = {engine.name, f"{engine.name}-cpu"}
     return (
-        engine.name in _PACKAGED and bool(engine.versions) and packages.isdisjoint(engine.versions)
+        engine.name in _PACKAGED
+        and engine.has_package is None
+        and bool(engine.versions)
+        and packages.isdisjoint(engine.versions)
     )
 
 

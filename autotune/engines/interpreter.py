@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Sequence
+from itertools import pairwise, takewhile
 from pathlib import Path
 
 
@@ -23,6 +24,13 @@ def interpreter_of(argv: Sequence[str]) -> tuple[str, tuple[str, ...]] | None:
         return _after_module(program, argv[1:])
     python = _shebang(Path(program))
     return (python, tuple(argv[1:])) if python else None
+
+
+def package_run_by(argv: Sequence[str]) -> str | None:
+    """`sglang` of `python -m sglang.launch_server`; None for anything else."""
+    words = argv[1:] if argv and os.path.basename(argv[0]).startswith("python") else ()
+    options = takewhile(lambda pair: pair[0].startswith("-"), pairwise(words))
+    return next((value.partition(".")[0] for option, value in options if option == "-m"), None)
 
 
 def _after_module(python: str, rest: Sequence[str]) -> tuple[str, tuple[str, ...]] | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from autotune.check import preflight_lines
-from autotune.engines.interpreter import interpreter_of
+from autotune.engines.interpreter import interpreter_of, package_run_by
 from autotune.engines.preflight import Answer, ask, preflight
 from autotune.engines.registry import engine_named
 from autotune.engines.sglang import SGLang
@@ -141,6 +141,9 @@ def test_the_interpreter_behind_a_command_is_found(tmp_path: Path) -> None:
     assert interpreter_of((str(script), "serve", "M")) == (sys.executable, ("serve", "M"))
     assert interpreter_of(("sh", "-c", "x")) is None
     assert interpreter_of(("no-such-program",)) is None
+    assert package_run_by(("/opt/bin/python3", "-u", "-m", "sglang.launch_server")) == "sglang"
+    for other in ((), ("vllm", "-m", "x"), ("python", "serve.py", "-m", "x"), ("python", "-m")):
+        assert package_run_by(other) is None
 
 
 def test_an_unknown_server_cannot_be_asked(launch: Launch) -> None:
