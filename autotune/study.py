@@ -33,13 +33,14 @@ from autotune.front import baseline_of
 from autotune.hosts import Hosts
 from autotune.leash import end_leftovers
 from autotune.ledger import Asked, Ledger
+from autotune.parcel import unpack
 from autotune.records import Outcome, Purpose, State
 from autotune.rundir import RunDir
 from autotune.running import Running, started
 from autotune.snapshot import Snapshot, snapshot
 from autotune.space import Space
 from autotune.trial import TrialPlan, write_outcome
-from autotune.workers import Slot, TrialResult, unpack_folder
+from autotune.workers import Slot, TrialResult
 
 INTERRUPTED = "interrupted"
 TICK_SECONDS = 0.25
@@ -220,7 +221,7 @@ class Conductor:
             if self.stopping is None:
                 self.hosts.replace(running.slot)
         if result.folder is not None:
-            unpack_folder(result.folder, self.run.trial(running.asked.number))
+            unpack(result.folder, self.run.trial(running.asked.number))
         outcome = result.outcome or self._lost(running, result.not_clean or "")
         self._record(outcome, running)
         if result.not_clean is not None:

@@ -9,11 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import io
 import json
 import os
-import shutil
-import tarfile
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -32,12 +29,11 @@ from autotune.fingerprint import Fingerprint
 from autotune.gpus import VISIBLE, chosen, visible_note
 from autotune.machine import Machine, open_machine
 from autotune.model_paths import missing_models
+from autotune.parcel import packed
 from autotune.records import Outcome, Progress
 from autotune.templates import expand
 from autotune.trial import TrialPlan, run_trial
 
-# Files that are larger stay on the node that wrote them (bytes).
-MAX_FILE_BYTES = 32 * 2**20
 _REOPEN_SECONDS = 120.0
 
 
@@ -167,7 +163,7 @@ class SlotWorker:
             outcome, not_clean = None, str(error)
         finally:
             self._task = self._progress = None
-        folder = await asyncio.to_thread(_taken, plan.trial_dir) if self._apart else None
+        folder = await asyncio.to_thread(packed, plan.trial_dir) if self._apart else None
         return TrialResult(outcome, folder, not_clean)
 
     def _moved(self, plan: TrialPlan) -> TrialPlan:
@@ -296,32 +292,3 @@ def _sees(lock: Path, text: str) -> bool:
         return lock.read_text() == text
     except OSError:
         return False
-
-
-def _taken(folder: Path) -> bytes:
-    """A trial's folder as an archive; only files that are too large to send stay here."""
-    buffer, large = io.BytesIO(), []
-    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
-        for path in sorted(folder.rglob("*")):
-            if path.is_file() and path.stat().st_size > MAX_FILE_BYTES:
-                large.append(path)
-            elif path.is_file():
-                archive.add(path, arcname=str(path.relative_to(folder)))
-        if large:
-            host = os.uname().nodename
-            _add_text(archive, "left_on_node.txt", "".join(f"{host}:{p}\n" for p in large))
-    if not large:
-        shutil.rmtree(folder, ignore_errors=True)
-    return buffer.getvalue()
-
-
-def _add_text(archive: tarfile.TarFile, name: str, text: str) -> None:
-    entry, data = tarfile.TarInfo(name), text.encode()
-    entry.size = len(data)
-    archive.addfile(entry, io.BytesIO(data))
-
-
-def unpack_folder(data: bytes, folder: Path) -> None:
-    """Put the files of a trial that ran on another node into its folder here."""
-    with tarfile.open(fileobj=io.BytesIO(data), mode="r:gz") as archive:
-        archive.extractall(folder, filter="data")
