@@ -25,7 +25,6 @@ from tests.benchmarks.landscapes.base import Config, Point, Truth, random_config
 
 OBJECTIVES = 2
 TARGET_FAILING = 0.66
-LOG_SPREAD = 0.22  # standard deviation of the log objectives over random feasible configurations
 
 
 @dataclass(frozen=True)
@@ -41,6 +40,8 @@ class Effect:
 
 class Synthetic:
     """See the module's docstring. 15 parameters, two of them engine branches."""
+
+    log_spread = 0.22  # standard deviation of the log objectives over random working launches
 
     def __init__(self, structure: int, *, rugged: bool, noise: float = 0.02) -> None:
         self.name = f"{'rugged' if rugged else 'smooth'}-{structure}"
@@ -156,7 +157,7 @@ class Synthetic:
         rng = np.random.default_rng(6)
         configs = [random_config(self, rng) for _ in range(1500)]
         logs = np.log([v for v in (self.truth(c).values for c in configs) if v is not None])
-        scale: np.ndarray = LOG_SPREAD / np.std(logs, axis=0)
+        scale: np.ndarray = self.log_spread / np.std(logs, axis=0)
         return scale
 
     def _load(self, config: Mapping[str, Any]) -> float:
