@@ -54,29 +54,27 @@ def to_confirm(
     return [by_number[number] for number in missing]
 
 
-def next_round(
-    experiment: Experiment, outcomes: Sequence[Outcome], begun: int, seed: int
-) -> list[Outcome]:
+def next_round(experiment: Experiment, outcomes: Sequence[Outcome], seed: int) -> list[Outcome]:
     """The trials to launch again next: what is due, or a witness alone if the last ones failed.
 
-    `begun` is how many outcomes there were before this search launched anything again.
+    Those of an earlier driver among them: it may have ended before its witness did.
     """
-    witness = _witness(_allowed(outcomes, experiment.forbid), outcomes[begun:])
+    witness = _witness(_allowed(outcomes, experiment.forbid))
     due = to_confirm(experiment.confirm, outcomes, seed, experiment.forbid)
     return due if witness is None else [witness]
 
 
-def _witness(outcomes: Sequence[Outcome], launches: Sequence[Outcome]) -> Outcome | None:
+def _witness(outcomes: Sequence[Outcome]) -> Outcome | None:
     """Whose launch tells whether the last ones failed or the machine did; None if nobody asks.
 
     If it fails too, none of them counts. The baseline, or, if it alone failed, the last that ran.
     """
-    baseline, failed = _baseline(outcomes), {again.repeats for again in _failed_last(launches)}
+    baseline, failed = _baseline(outcomes), {again.repeats for again in _failed_last(outcomes)}
     if baseline is None or not failed:
         return None
     if baseline.number not in failed:
         return baseline
-    ran = [again.repeats for again in fresh_launches(launches) if not failed_to_run(again)]
+    ran = [again.repeats for again in fresh_launches(outcomes) if not failed_to_run(again)]
     if len(failed) > 1 or not ran:
         return None
     return next(outcome for outcome in outcomes if outcome.number == ran[-1])
@@ -86,7 +84,8 @@ def broken_machine(experiment: Experiment, outcomes: Sequence[Outcome], begun: i
     """What the last launches died of, if it is the machine's fault; else None.
 
     Further launches would only fail too. Where no baseline can tell, it is the machine if
-    several configurations were launched again and none of them runs.
+    several configurations were launched again and none of them runs. `begun` is how many outcomes
+    there were before this search launched anything again: the machine may have been repaired.
     """
     baseline = _baseline(_allowed(outcomes, experiment.forbid))
     failed = _failed_last(outcomes[begun:])

@@ -108,7 +108,7 @@ class Conductor:
         The hours were kept for the former; the latter are launched as far as there is time.
         """
         begun, left = len(self.outcomes), most_launches(self.experiment.confirm)
-        while due := next_round(self.experiment, self.outcomes, begun, self.seed)[:left]:
+        while due := next_round(self.experiment, self.outcomes, self.seed)[:left]:
             slots, is_first = len(self.hosts.slots), self.round_ends is None
             if not is_first and overrun(self.experiment.budget, self.outcomes, slots, len(due)):
                 break

@@ -123,6 +123,16 @@ def test_a_machine_that_breaks_after_some_launches_costs_no_member(works: int, s
     assert Counter(o.repeats for o in repaired[7:] if o.state == "ok").keys() == {0, 1, 3, 6}
 
 
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("works", range(4))
+def test_a_driver_that_ends_before_its_witness_costs_no_member(works: int, seed: int) -> None:
+    first = (baseline(), *(measured(n, 100 + n, 2000 - n) for n in range(1, 7)))
+    began = len(first) + works
+    outcomes, _ = confirm(first, seed, runs=lambda number, _: number < began)
+    resumed, _ = confirm(outcomes[: began + 1], seed, runs=lambda *_: False)
+    assert {p.number for p in points_of(resumed)} == set(range(7))
+
+
 def test_a_finalist_that_fails_while_the_baseline_runs_is_left_out() -> None:
     first = (baseline(), *(measured(n, 100 + n, 2000 - n) for n in range(1, 4)))
     outcomes, why = confirm(first, seed=0, runs=lambda _, of: of not in (1, 2))
@@ -136,7 +146,7 @@ def confirm(
     """One search's confirmation, one launch after another; `runs` says which work, by their number
     and what they repeat."""
     experiment, begun = Experiment.model_validate(EXPERIMENT), len(outcomes)
-    while due := next_round(experiment, outcomes, begun, seed):
+    while due := next_round(experiment, outcomes, seed):
         for of in due:
             again = {"purpose": "finalist", "repeats": of.number}
             number, values = len(outcomes), of.values or {}
