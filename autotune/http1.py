@@ -72,7 +72,7 @@ class ResponseParser:
         self.is_stream = status == 200 and "text/event-stream" in fields.get("content-type", "")
         self._chunked = "chunked" in fields.get("transfer-encoding", "").lower()
         if not self._chunked and "content-length" in fields:
-            self._left = int(fields["content-length"])
+            self._left = _number(fields["content-length"].encode(), 10)
         closes = "close" in fields.get("connection", "").lower() or version == "HTTP/1.0"
         self.keeps_alive = not closes and not self.ends_by_close
 
@@ -87,7 +87,7 @@ class ResponseParser:
     def _take_chunks(self) -> list[bytes]:
         buffer, at, pieces = self._buffer, 0, []
         while (line_end := buffer.find(b"\r\n", at)) >= 0:
-            size = _chunk_size(buffer[at:line_end])
+            size = _number(buffer[at:line_end].partition(b";")[0], 16)
             if size == 0:
                 # Trailers end with an empty line; without any, the next two bytes are that line.
                 end = buffer.find(b"\r\n\r\n", line_end)
@@ -103,11 +103,14 @@ class ResponseParser:
         return pieces
 
 
-def _chunk_size(line: bytes) -> int:
+def _number(digits: bytes, base: int) -> int:
+    """A length on the wire; `int` alone takes -6, after which the parser would go backwards."""
     try:
-        return int(line.partition(b";")[0], 16)
+        if (number := int(digits, base)) >= 0:
+            return number
     except ValueError:
-        raise BadResponse(f"expected a chunk's size, got {line[:40]!r}") from None
+        pass
+    raise BadResponse(f"expected a number of bytes, got {digits[:40]!r}")
 
 
 class EventParser:

@@ -99,7 +99,8 @@ async def check_answers(session: Session, reference: Sequence[str]) -> tuple[str
 
     def ask(index: int) -> Request:
         message = {"role": "user", "content": QUESTIONS[index][0]}
-        return Request(index, encode(model, [message], chat, fields), stream=dialect.streaming)
+        body = encode(model, [message], chat, fields)
+        return Request(index, body, max_tokens=ANSWER_TOKENS, stream=dialect.streaming)
 
     count = len(QUESTIONS)
     with failing_if_stalled(Phase.ANSWER_CHECK):

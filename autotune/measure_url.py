@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 
 from autotune.clock import WallClock
+from autotune.control import ControlClient
 from autotune.engines.base import Engine
 from autotune.engines.registry import engine_named
 from autotune.engines.simulated.http import SIMULATED_HEADER, SPEED_HEADER
@@ -88,7 +89,7 @@ async def _measure(
     say: Callable[[str], None],
 ) -> Report:
     async with (
-        httpx.AsyncClient(base_url=url, headers=dict(headers), timeout=60) as http,
+        ControlClient(base_url=url, headers=dict(headers), timeout=60) as http,
         heartbeat(say) as timeline,
     ):
         server = await look_at(http, model)
@@ -128,14 +129,11 @@ async def look_at(http: httpx.AsyncClient, model: str | None) -> RunningServer:
     url = str(http.base_url)
     try:
         response = await http.get("/v1/models", timeout=_LOOK_SECONDS)
-        models = {entry["id"]: entry for entry in response.json()["data"]}
     except httpx.TimeoutException as problem:
         raise InputError(f"no answer within {_LOOK_SECONDS:g} s", file=url) from problem
     except httpx.HTTPError as problem:
         raise InputError(f"nothing answers: {problem}", file=url) from problem
-    except (ValueError, LookupError, TypeError) as problem:
-        raise InputError(f"/v1/models is not an OpenAI server's: {problem}", file=url) from problem
-    if not models:
+    if not (models := _listed(response)):
         raise InputError("it serves no model", file=url)
     if model is not None and model not in models:
         raise InputError(f"serves {', '.join(models)}, not {model}", file=url)
@@ -152,6 +150,18 @@ async def look_at(http: httpx.AsyncClient, model: str | None) -> RunningServer:
         simulated=SIMULATED_HEADER in response.headers,
         speed=float(response.headers.get(SPEED_HEADER, 1)),
     )
+
+
+def _listed(response: httpx.Response) -> dict[str, Report]:
+    """The models in the answer of `/v1/models`, by name. Raises InputError."""
+    url, said = str(response.url), " ".join(response.text[:200].split())
+    if response.status_code != 200:
+        raise InputError(f"HTTP {response.status_code}: {said}", file=url)
+    try:
+        entries = response.json()["data"]
+        return {entry["id"]: entry for entry in entries if isinstance(entry["id"], str)}
+    except (ValueError, LookupError, TypeError):
+        raise InputError(f"is no list of models, but {said!r}", file=url) from None
 
 
 async def _told(http: httpx.AsyncClient, path: str) -> Report:

@@ -18,6 +18,7 @@ import httpx
 
 from autotune import masking
 from autotune.clock import Clock
+from autotune.control import ControlClient
 from autotune.drain import Before, before_launch, not_clean, strangers, wait_until_drained
 from autotune.engines.base import Engine
 from autotune.engines.launch import api_key_of
@@ -55,7 +56,7 @@ class Server:
         self.launch, self.engine, self.clock = launch, engine, clock
         self.base_url = f"http://{launch.host}:{launch.port}"
         self.headers = _headers(launch)
-        self.http = httpx.AsyncClient(base_url=self.base_url, headers=self.headers, trust_env=False)
+        self.http = ControlClient(base_url=self.base_url, headers=self.headers, trust_env=False)
         self.log_path: Path = leash.log_path
         self.notes: tuple[str, ...] = ()  # what a person should know of this launch
         self._leash, self._timeline = leash, timeline

@@ -23,6 +23,7 @@ __all__ = ["Connection", "Endpoint", "Fault", "Reply", "Request"]
 
 _OVERSHOOT = 32  # tokens; a step that accepts several drafted ones may pass the limit by as many
 _MOST_DELTAS_A_TOKEN = 16  # gateways cut a token's text into letters; more is an answer without end
+_MOST_UNREAD_BYTES = 16 * 2**20  # of a whole body, or of a line, a chunk or comments between events
 
 
 class _Recording:
@@ -106,7 +107,7 @@ def _message(body: Mapping[str, Any]) -> str:
 
 
 def _most_deltas(request: Request) -> float:
-    """More pieces of text than this are no answer of the length that was asked."""
+    """More pieces of text, or tokens, than this are no answer of the length that was asked."""
     if request.max_tokens is None:
         return math.inf
     return _MOST_DELTAS_A_TOKEN * (request.max_tokens + _OVERSHOOT)
@@ -135,9 +136,9 @@ class Connection(asyncio.Protocol):
     @property
     def progress(self) -> tuple[int, ...]:
         """Other than before if a request began or a token came; what keeps a connection alive
-        does not count."""
+        does not count, nor does a body that is no stream, whose tokens come with its end."""
         it = self._recording
-        return self._requests, len(it.deltas), it.completion or 0, len(self._response.body)
+        return self._requests, len(it.deltas), it.completion or 0
 
     async def send(self, request: Request) -> Reply:
         """Send one request and wait for its whole reply. Every fault comes back as a Reply."""
@@ -163,7 +164,7 @@ class Connection(asyncio.Protocol):
 
     def _begin(self, most_deltas: float) -> None:
         self._response, self._events = ResponseParser(), EventParser()
-        self._recording, self._most_deltas = _Recording(), most_deltas
+        self._recording, self._most_deltas, self._unread = _Recording(), most_deltas, 0
         self._requests += 1
 
     async def _attempt(self, request: Request) -> Reply:
@@ -180,7 +181,7 @@ class Connection(asyncio.Protocol):
             self._read_whole_body()
         except OSError as problem:
             fault, error = Fault.RESET, str(problem) or type(problem).__name__
-        except (BadResponse, ValueError, TypeError, AttributeError) as problem:
+        except (BadResponse, ValueError, LookupError, TypeError, AttributeError) as problem:
             fault, error = Fault.PROTOCOL, f"not an OpenAI reply: {problem}"
         finally:
             self._done = None
@@ -250,16 +251,20 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._done is None or self._done.done():
             return self.close()  # bytes that nobody asked for: never reuse such a connection
+        self._unread += len(data)
         try:
             for piece in self._response.feed(data):
                 for payload in self._events.feed(piece):
                     self._recording.event(payload, self.clock)
+                    self._unread = 0
+            if self._unread > _MOST_UNREAD_BYTES:
+                raise BadResponse(f"{self._unread:,} bytes without an end")
         except Exception as problem:  # whatever a broken server sends becomes this one's fault
             self._response.keeps_alive = False
             return self._done.set_exception(problem)
         if self._response.done:
             self._done.set_result(None)
-        elif len(self._recording.deltas) > self._most_deltas:
+        elif max(len(self._recording.deltas), self._recording.completion or 0) > self._most_deltas:
             self._response.keeps_alive = False
             self._done.set_result(None)
         return None

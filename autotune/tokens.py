@@ -108,7 +108,7 @@ class TokenCounter:
                 return None
             digest = hashlib.sha256(repr(tokens).encode()).hexdigest()
             return int(reply.get("count", len(tokens))), digest
-        except (httpx.TransportError, ValueError, TypeError, AttributeError):
+        except (httpx.HTTPError, ValueError, TypeError, AttributeError):
             return None
 
     async def fit(

@@ -19,9 +19,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import httpx
-
 from autotune.clock import WallClock
+from autotune.control import ControlClient
 from autotune.errors import AutotuneError, InputError, TrialFailed
 from autotune.experiment import MeasureSettings, Workload
 from autotune.figures import first_delta_tokens, latencies
@@ -87,7 +86,7 @@ async def _verify(
     workload: Workload,
     say: Callable[[str], None],
 ) -> Report:
-    async with httpx.AsyncClient(base_url=url, timeout=60) as http, heartbeat(say) as timeline:
+    async with ControlClient(base_url=url, timeout=60) as http, heartbeat(say) as timeline:
         server = await look_at(http, model)
         target = Target(url, server.model, WallClock(), server.engine, http)
         with tempfile.TemporaryDirectory(prefix="autotune-") as name:

@@ -96,6 +96,14 @@ def test_what_is_not_http_is_said_to_be_so(data: bytes) -> None:
         ResponseParser().feed(data)
 
 
-def test_a_broken_chunk_size_is_refused() -> None:
-    with pytest.raises(BadResponse, match="chunk"):
-        ResponseParser().feed(STREAM_HEAD + b"zz\r\nabc\r\n")
+@pytest.mark.parametrize(
+    "data",
+    [
+        STREAM_HEAD + b"zz\r\nabc\r\n",
+        STREAM_HEAD + b"-6\r\n",  # the parser would go back to it, again and again
+        b"HTTP/1.1 200 OK\r\nContent-Length: -5\r\n\r\nabc",
+    ],
+)
+def test_a_length_that_is_none_is_refused(data: bytes) -> None:
+    with pytest.raises(BadResponse, match="number of bytes"):
+        ResponseParser().feed(data)

@@ -7,8 +7,9 @@ import json
 import os
 import resource
 import signal
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from itertools import count, islice
+from itertools import count, islice, takewhile
 from typing import Any
 
 import pytest
@@ -108,15 +109,29 @@ async def test_a_short_answer_is_a_failure() -> None:
     assert reply.fault is Fault.SHORT and "3 of 4" in reply.error
 
 
-async def test_an_answer_without_end_is_not_waited_for() -> None:
+LONG_LINE = b"100000\r\n" + b"x" * 2**20 + b"\r\n"
+
+
+@pytest.mark.parametrize(
+    ("head", "again", "fault", "said"),
+    [
+        (STREAM_HEAD, lambda _: delta("again ") * 100, Fault.LONG, "no end"),
+        (STREAM_HEAD, lambda sent: usage(sent), Fault.LONG, "usage says"),
+        (STREAM_HEAD, lambda _: LONG_LINE, Fault.PROTOCOL, "bytes without an end"),
+        (b"HTTP/1.1 200 OK\r\n\r\n", lambda _: b"<p>" * 2**16, Fault.PROTOCOL, "without an end"),
+    ],
+)
+async def test_an_answer_without_end_is_not_waited_for(
+    head: bytes, again: Callable[[int], bytes], fault: Fault, said: str
+) -> None:
     async def answer(path: str, body: Body, writer: Writer) -> None:
-        writer.write(STREAM_HEAD)
-        while not writer.is_closing():
-            writer.write(delta("again ") * 100)
+        writer.write(head)
+        for sent in takewhile(lambda _: not writer.is_closing(), count()):
+            writer.write(again(sent))
             await writer.drain()
 
     reply = await asyncio.wait_for(ask(answer, replace(request(0), max_tokens=4)), PATIENCE_SECONDS)
-    assert reply.fault is Fault.LONG and "no end" in reply.error
+    assert reply.fault is fault and said in reply.error
 
 
 async def test_a_token_s_text_may_come_in_letters() -> None:
@@ -291,19 +306,32 @@ async def test_when_a_load_stops_requests_without_a_token_are_given_up() -> None
     assert [reply.index for reply in run.replies] == [0, 2, 3, 4] and not run.failed
 
 
-@pytest.mark.parametrize("kept_alive", [False, True])
+async def keep_connections_alive(writer: Writer) -> None:
+    writer.write(STREAM_HEAD + delta(""))
+    while not writer.is_closing():
+        await asyncio.sleep(0.01)
+        writer.write(b"8\r\n: ping\n\n\r\n")
+        await writer.drain()
+
+
+async def write_a_page(writer: Writer) -> None:
+    writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n")
+    while not writer.is_closing():
+        await asyncio.sleep(0.01)
+        writer.write(b"<p>")
+        await writer.drain()
+
+
+@pytest.mark.parametrize(
+    "sends", [lambda _: asyncio.sleep(3600), keep_connections_alive, write_a_page]
+)
 async def test_a_load_on_which_nothing_comes_is_given_up(
-    monkeypatch: pytest.MonkeyPatch, kept_alive: bool
+    monkeypatch: pytest.MonkeyPatch, sends: Callable[[Writer], Awaitable[None]]
 ) -> None:
-    """What a gateway sends to keep a connection alive is no token."""
+    """What a gateway sends to keep a connection alive is no token, nor is a page that goes on."""
 
     async def answer(path: str, body: Body, writer: Writer) -> None:
-        if kept_alive:
-            writer.write(STREAM_HEAD + delta(""))
-        while True:
-            await asyncio.sleep(0.01 if kept_alive else 3600)
-            writer.write(b"8\r\n: ping\n\n\r\n")
-            await writer.drain()
+        await sends(writer)
 
     monkeypatch.setattr("autotune.load.SILENCE_LIMIT_SECONDS", 0.3)
     async with serving(answer) as url:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from autotune.answers import QUESTIONS
+from autotune.answers import ANSWER_TOKENS, QUESTIONS
 from autotune.calibrate import running_mock
 from autotune.errors import InputError, TrialFailed
 from autotune.mock import Truth
@@ -235,6 +235,23 @@ async def test_a_server_that_answers_no_more_has_stalled(
     assert raised.value.failure.kind is FailureKind.STALLED
     assert raised.value.failure.phase is Phase.ANSWER_CHECK
     assert asked == (1 if silent_from == 0 else 2 + len(QUESTIONS))
+
+
+async def test_a_server_whose_answers_to_the_questions_have_no_end_is_not_waited_for(
+    tmp_path: Path,
+) -> None:
+    async def answer(path: str, body: Body, writer: Writer) -> None:
+        if body.get("max_tokens") != ANSWER_TOKENS:
+            return await good_answer(path, body, writer)
+        writer.write(STREAM_HEAD)
+        while not writer.is_closing():
+            writer.write(delta("again ") * 100)
+            await writer.drain()
+
+    async with serving(answer) as url:
+        with pytest.raises(TrialFailed, match="no end of the answer") as raised:
+            await asyncio.wait_for(measured(url, tmp_path), PATIENCE_SECONDS)
+    assert raised.value.failure.phase is Phase.ANSWER_CHECK
 
 
 async def test_failures_under_load_keep_the_single_stream_figure(tmp_path: Path) -> None:

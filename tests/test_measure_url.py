@@ -18,8 +18,9 @@ import pytest
 
 from autotune.calibrate import Calibration, ceiling_warning, client_calibration, running_mock
 from autotune.cli import main
+from autotune.control import ControlClient
 from autotune.errors import AutotuneError, InputError
-from autotune.measure_url import look_at, measure_url, report_text
+from autotune.measure_url import RunningServer, look_at, measure_url, report_text
 from autotune.mock import Truth
 from autotune.verify import verify_text, verify_url
 from autotune.verify_tools import find_tool
@@ -188,6 +189,55 @@ def test_a_server_that_hangs_is_told_of_and_given_up(
                 verify_url(url, [1], tool="vllm", tokenizer="a-name-on-a-hub", say=said.append)
     waits = [line for line in said if "first request, given up after" in line]
     assert 0 < len(waits) < 15  # each after twice as long as the one before
+
+
+async def trickle(writer: Writer) -> None:
+    """An answer whose bytes keep coming, and whose end does not."""
+    writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+    while not writer.is_closing():
+        writer.write(b" ")
+        await writer.drain()
+        await asyncio.sleep(0.01)
+
+
+async def test_an_answer_that_only_trickles_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("autotune.measure_url._LOOK_SECONDS", 0.3)
+    endless = {"/v1/models"}
+
+    async def answer(path: str, body: Body, writer: Writer) -> None:
+        if path in endless:
+            await trickle(writer)
+        send_json(writer, {"data": [{"id": "m"}]})
+
+    async def look() -> RunningServer:
+        async with serving(answer) as url, ControlClient(base_url=url) as http:
+            return await asyncio.wait_for(look_at(http, None), 30)
+
+    with pytest.raises(InputError, match=r"no answer within 0\.3 s"):
+        await look()
+    endless = {"/server_info", "/version", "/model_info"}
+    assert (await look()).engine is None
+
+
+@pytest.mark.parametrize(
+    ("status", "models", "said"),
+    [
+        ("401 Unauthorized", {"error": "no such key"}, r"/v1/models: HTTP 401: .*no such key"),
+        ("404 Not Found", {"detail": "Not Found"}, r"/v1/models: HTTP 404: "),
+        ("200 OK", {"models": ["m"]}, r"/v1/models: is no list of models, but .*\[.m.\]"),
+        ("200 OK", {"data": ["m"]}, "is no list of models"),
+        ("200 OK", {"data": [{"id": None}]}, "serves no model"),
+    ],
+)
+async def test_what_lists_no_models_is_said_in_its_own_words(
+    status: str, models: Any, said: str
+) -> None:
+    async def answer(path: str, body: Body, writer: Writer) -> None:
+        send_json(writer, models, status)
+
+    async with serving(answer) as url, ControlClient(base_url=url) as http:
+        with pytest.raises(InputError, match=said):
+            await look_at(http, "m")
 
 
 HTML = b"<html>"
