@@ -15,6 +15,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
+from autotune.flags import may_mean, plain_name
+
 MASK = "***"
 
 # fmt: off
@@ -28,6 +30,9 @@ _KEYS = frozenset((
     "api", "access", "private", "auth", "secret", "encryption", "signing", "admin", "master",
 ))
 # fmt: on
+# Flags of SGLang and vLLM: both take `--api-k` for the first. The last is a path.
+_SECRET_FLAGS = ("api-key", "admin-api-key", "hf-token", "ssl-keyfile-password")
+_NO_SECRET = "ssl-keyfile"
 # Special tokens of a vocabulary, not of a login.
 # fmt: off
 _VOCABULARY = frozenset((
@@ -63,6 +68,13 @@ def is_secret_name(name: str) -> bool:
     return any(a in _KEYS and b == "key" for a, b in pairwise(words))
 
 
+def is_secret_flag(flag: str) -> bool:
+    """Whether what stands under this name must not be shown; after `--` it may be cut short."""
+    if is_secret_name(flag) or not flag.startswith("--") or plain_name(flag) == _NO_SECRET:
+        return is_secret_name(flag)
+    return any(may_mean(flag, whole) for whole in _SECRET_FLAGS)
+
+
 def _spaced(name: str) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name)
 
@@ -83,14 +95,15 @@ def _mask_named(match: re.Match[str]) -> str:
     separated = bool(between.strip())
     if not separated and not match["flag"]:
         return match[0]  # two words of a sentence
-    if not is_secret_name(match["name"]) or value.strip("'\"") in ("", "None", "null", MASK):
+    name = (match["flag"] or "") + match["name"]
+    if not is_secret_flag(name) or value.strip("'\"") in ("", "None", "null", MASK):
         return match[0]
     if not separated and value.startswith("-"):
         return match[0]  # the next flag
     if match["name"].lower().endswith("token") and value.replace(".", "").isdigit():
         return match[0]  # a count, as in "#new-token: 128"
     quote = value[0] if value[0] in "'\"" else ""
-    return f"{match['flag'] or ''}{match['name']}{match['q']}{between}{quote}{MASK}{quote}"
+    return f"{name}{match['q']}{between}{quote}{MASK}{quote}"
 
 
 def mask_argv(argv: Sequence[str]) -> tuple[str, ...]:
@@ -103,8 +116,8 @@ def mask_argv(argv: Sequence[str]) -> tuple[str, ...]:
             masked.append(MASK)
             continue  # a flag may take several values: all of them are hidden
         flag, equals, _ = part.partition("=")
-        hide_next = is_flag and not equals and is_secret_name(flag)
-        secret = equals and is_secret_name(flag) and " " not in flag
+        hide_next = is_flag and not equals and is_secret_flag(flag)
+        secret = equals and is_secret_flag(flag) and " " not in flag
         masked.append(f"{flag}={MASK}" if secret else mask_text(part))
     return tuple(masked)
 
@@ -124,9 +137,9 @@ def secrets_of(argv: Sequence[str], env: Mapping[str, str]) -> tuple[str, ...]:
     for part in argv:
         if part.startswith("-"):
             name, equals, value = part.partition("=")
-            if equals and is_secret_name(name):
+            if equals and is_secret_flag(name):
                 found.append(value)
-        elif name and is_secret_name(name):
+        elif name and is_secret_flag(name):
             found.append(part)
     found += [match[1] for text in (*argv, *env.values()) for match in _LOGIN.finditer(text)]
     return tuple(value for value in found if len(value) >= _MIN_KNOWN_LENGTH)

@@ -14,6 +14,7 @@ from optuna.exceptions import DuplicatedStudyError
 from optuna.trial import FrozenTrial, TrialState
 
 from autotune import masking
+from autotune.engines.launch import rendered
 from autotune.errors import InputError
 from autotune.experiment import Experiment, load_experiment
 from autotune.fingerprint import Fingerprint
@@ -134,11 +135,11 @@ def check_machine(run: RunDir, fingerprint: Fingerprint, allow_mixed: bool = Fal
 
 
 def _masked(file: Path, experiment: Experiment) -> str:
-    """The experiment file without the secrets that its commands and environments hold."""
+    """The experiment file without the secrets that its servers are given."""
     secrets = [
         secret
         for section in experiment.engines.values()
-        for secret in masking.secrets_of(section.command, section.env)
+        for secret in masking.secrets_of((*section.command, *rendered(section.args)), section.env)
     ]
     return masking.mask_text(file.read_text(encoding="utf-8"), secrets)
 

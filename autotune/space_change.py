@@ -9,7 +9,7 @@ from autotune import conditions
 from autotune.conditions import Parameters
 from autotune.effects import deciding
 from autotune.experiment import EngineSection, Experiment, Parameter
-from autotune.masking import is_secret_name, mask_argv, mask_text
+from autotune.masking import is_secret_flag, mask_argv, mask_text
 from autotune.records import Value
 
 _SAME_FIGURES = ("gpus_per_trial", "workload", "constraints")
@@ -58,7 +58,9 @@ def space_changes(old: Experiment, new: Experiment, *, same_prompts: bool = Fals
 
 def _difference(name: str, old: object, new: object) -> Iterator[str]:
     """One line a changed key, down to the keys of mappings and models."""
-    if old == new or is_secret_name(name.rsplit(".", 1)[-1]) or _masked(old) == _masked(new):
+    key = name.rsplit(".", 1)[-1]
+    secret = is_secret_flag(f"--{key}" if ".args." in name else key)
+    if old == new or secret or _masked(old) == _masked(new):
         return  # a stored file has its secrets masked, and another key gives the same figures
     before, after = _keys(old), _keys(new)
     if before is None or after is None:

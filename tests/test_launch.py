@@ -106,10 +106,11 @@ def test_the_script_starts_the_same_command_by_hand(tmp_path: Path) -> None:
     os.rmdir(launch.env["TMPDIR"])
 
 
-def test_the_script_asks_for_secrets_and_does_not_hold_them(tmp_path: Path) -> None:
+@pytest.mark.parametrize("flag", ["api-key", "api-k"])
+def test_the_script_asks_for_secrets_and_does_not_hold_them(tmp_path: Path, flag: str) -> None:
     show = ("python3", "-c", "import os, sys; print(sys.argv[1:], os.environ['HF_TOKEN'])")
     launch = launch_of(
-        tmp_path, {"api-key": "the-key-itself"}, command=show, env={"HF_TOKEN": "hub-secret"}
+        tmp_path, {flag: "the-key-itself"}, command=show, env={"HF_TOKEN": "hub-secret"}
     )
     script = tmp_path / "launch.sh"
     write_launch_script(launch, script)
@@ -119,13 +120,15 @@ def test_the_script_asks_for_secrets_and_does_not_hold_them(tmp_path: Path) -> N
     refused = subprocess.run([str(script)], capture_output=True, text=True, env=bare)
     assert refused.returncode != 0
     assert "HF_TOKEN: set it to your own" in refused.stderr
-    given = bare | {"HF_TOKEN": "t", "API_KEY": "k"}
+    given = bare | {"HF_TOKEN": "t", flag.replace("-", "_").upper(): "k"}
     run = subprocess.run([str(script)], capture_output=True, text=True, env=given, check=True)
-    assert run.stdout == "['--api-key', 'k'] t\n"
+    assert run.stdout == f"['--{flag}', 'k'] t\n"
     os.rmdir(launch.env["TMPDIR"])
 
 
 def test_the_key_that_a_server_asks_for_is_known_to_its_clients(tmp_path: Path) -> None:
     assert api_key_of(launch_of(tmp_path, {"api-key": "abcd"})) == "abcd"
     assert api_key_of(launch_of(tmp_path, {}, command=("s", "--api-key=wxyz"))) == "wxyz"
+    assert api_key_of(launch_of(tmp_path, {"api_k": "abcd"})) == "abcd"  # as argparse reads it
+    assert api_key_of(launch_of(tmp_path, {"api-server-count": 2})) is None
     assert api_key_of(launch_of(tmp_path, {})) is None

@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from autotune.experiment import load_experiment
 from autotune.masking import mask_argv, mask_env, mask_file, mask_text, secrets_of
+from autotune.opening import _masked
 
 KEY = "k3y-of-the-house"
 
@@ -14,6 +16,8 @@ KEY = "k3y-of-the-house"
     [
         f"--api-key {KEY}",
         f"--api-key={KEY}",
+        f"--api-k {KEY}",
+        f"--admin={KEY}",
         f"'api_key': '{KEY}', 'port': 8000",
         f"api_key='{KEY}', admin_api_key=None",
         f'{{"token": "{KEY}"}}',
@@ -42,6 +46,7 @@ def test_a_token_of_a_known_shape_is_masked_anywhere(token: str) -> None:
         "--max-total-tokens 4096 --tokenizer-path /models/x --speculative-token-map /m.pt",
         "api_key=None, admin_api_key=None, bos_token='<s>', eos_token_id=2",
         "the token was refused",
+        "--ssl-keyfile /etc/key.pem --api-server-count 2 --host here -a word",
         "http://127.0.0.1:31000/v1/models",
         "max_total_num_tokens=343791, chunked_prefill_size=8192",
     ],
@@ -55,6 +60,24 @@ def test_every_value_of_a_secret_flag_is_masked() -> None:
     assert mask_argv(argv) == (
         *("vllm", "serve", "M", "--api-key", "***", "***", "--port", "1", "--token=***"),
     )
+
+
+@pytest.mark.parametrize("flag", ["--api-k", "--api_ke", "--hf-tok", "--admin-api"])
+def test_a_secret_flag_that_is_cut_short_is_one(flag: str, tmp_path: Path) -> None:
+    """Both engines take `--api-k KEY`."""
+    for argv in ([flag, KEY], [f"{flag}={KEY}"]):
+        assert KEY not in " ".join(mask_argv(argv))
+        assert secrets_of(argv, {}) == (KEY,)
+
+
+def test_a_run_s_copy_of_its_experiment_holds_no_key_that_is_cut_short(tmp_path: Path) -> None:
+    file = tmp_path / "small.yaml"
+    file.write_text(
+        "name: small\ngpus_per_trial: 1\nengines:\n  sglang:\n    command: [sglang, serve]\n"
+        f"    args: {{model-path: M, api-k: {KEY}}}\n"
+        "parameters:\n  steps: {flag: x, choices: [1, 2]}\n"
+    )
+    assert KEY not in _masked(file, load_experiment(file))
 
 
 def test_secret_variables_are_masked_and_others_stay() -> None:

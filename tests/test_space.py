@@ -319,6 +319,9 @@ def test_secrets_are_neither_compared_nor_shown():
     old = edited("env: {OMP_NUM_THREADS: 8}", with_key.replace("hf_abcdefghijkl", "'***'"))
     new = edited("env: {OMP_NUM_THREADS: 8}", with_key)
     assert space_changes(old, new).incompatible == ()
+    trusting = "trust-remote-code: true"
+    old, new = (edited(trusting, f"{trusting}, api-k: {key}") for key in ("'***'", "the-new-key"))
+    assert space_changes(old, new).incompatible == ()
     served = "serve, M, --api-key, sk-1234567890]"
     changes = space_changes(edited("serve, M]", "serve, N]"), edited("serve, M]", served))
     assert "engines.vllm.command" in changes.incompatible[0]

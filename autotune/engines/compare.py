@@ -9,7 +9,8 @@ from itertools import pairwise
 from pydantic import JsonValue
 
 from autotune.engines.base import ArgValue
-from autotune.masking import MASK, is_secret_name
+from autotune.flags import may_mean, plain_name
+from autotune.masking import MASK, is_secret_flag, is_secret_name
 from autotune.records import Override
 
 # A server may resolve these to something else without changing what it does.
@@ -23,14 +24,19 @@ _IDENTITY = frozenset((
 _SYNONYMS = {("speculative_algorithm", frozenset(("NEXTN", "EAGLE")))}
 
 
-def plain_name(name: str) -> str:
-    """An argument's name with dashes and without leading ones: `--tp_size` is `tp-size`."""
-    return name.lstrip("-").replace("_", "-")
-
-
 def given(args: Mapping[str, ArgValue]) -> dict[str, ArgValue]:
     """The arguments that will be rendered, by plain name."""
     return {plain_name(n): v for n, v in args.items() if v is not None and v is not False}
+
+
+def value_of(args: Mapping[str, ArgValue], whole: str) -> ArgValue:
+    """What the arguments give for the flag of this name, whole or cut short; None if nothing."""
+    return next((value for name, value in given(args).items() if may_mean(name, whole)), None)
+
+
+def completed(args: Mapping[str, ArgValue], needed: Mapping[str, ArgValue]) -> dict[str, ArgValue]:
+    """`args`, and of what is `needed` the flags that they do not give."""
+    return dict(args) | {n: v for n, v in needed.items() if value_of(args, n) is None}
 
 
 def asked_of(
@@ -49,9 +55,9 @@ def asked_of(
 
 def _setting_of(flag: str, known: Mapping[str, str]) -> str:
     name = plain_name(flag).replace("-", "_")
-    if name in known or not flag.startswith("--"):
-        return known.get(name, name)
-    meant = {setting for whole, setting in known.items() if whole.startswith(name)}
+    if name in known:
+        return known[name]
+    meant = {setting for whole, setting in known.items() if may_mean(flag, whole)}
     return meant.pop() if len(meant) == 1 else name
 
 
@@ -87,7 +93,7 @@ def _differences(
     for name, asked in given(args).items():
         setting = name.replace("-", "_")
         setting = setting if setting in settings else aliases.get(setting, setting)
-        if setting not in settings or setting in _IDENTITY or is_secret_name(name):
+        if setting not in settings or setting in _IDENTITY or is_secret_flag(f"--{name}"):
             continue
         effective = settings[setting]
         synonyms = (setting, frozenset((str(asked), str(effective)))) in _SYNONYMS

@@ -19,7 +19,8 @@ from typing import Protocol
 
 from autotune.engines.base import ArgValue, Engine, Place
 from autotune.errors import InputError
-from autotune.masking import is_secret_name, mask_text
+from autotune.flags import may_mean
+from autotune.masking import is_secret_flag, is_secret_name, mask_text
 from autotune.records import Launch
 
 MARK = "AUTOTUNE_MARK"
@@ -140,7 +141,7 @@ def api_key_of(launch: Launch) -> str | None:
     """The key that the server asks of its clients, None if it asks for none."""
     words = [word for part in launch.argv for word in part.split("=", 1)]
     for flag, value in pairwise(words):
-        if flag == "--api-key":
+        if may_mean(flag, "--api-key"):
             return value
     return launch.env.get("VLLM_API_KEY") if launch.engine == "vllm" else None
 
@@ -181,7 +182,7 @@ def _script_words(argv: tuple[str, ...]) -> Iterator[str]:
             if line:
                 yield line
             flag, equals, _ = part.partition("=")
-            variable = _variable_of(flag) if is_secret_name(flag) else ""
+            variable = _variable_of(flag) if is_secret_flag(flag) else ""
             line = shlex.quote(part) if not (variable and equals) else f"{flag}={variable}"
             continue
         word = variable or shlex.quote(mask_text(part))

@@ -14,9 +14,9 @@ from autotune.engines.compare import (
     as_json,
     asked_of,
     compare_settings,
-    given,
-    plain_name,
+    completed,
     sizes_of,
+    value_of,
     without_secrets,
 )
 from autotune.engines.failures import COMMON, kind_in
@@ -91,8 +91,7 @@ class SGLang(OpenAI):
             "watchdog-timeout": _WATCHDOG_SECONDS,
             "dist-timeout": _COLLECTIVE_SECONDS,
         }
-        have = given(args)
-        return _with_speculation(args) | {n: v for n, v in needed.items() if n not in have}
+        return completed(_with_speculation(args), needed)
 
     def environment(self, place: Place) -> dict[str, str]:
         return {"HF_HUB_DISABLE_TELEMETRY": "1", "DO_NOT_TRACK": "1"} | shared_caches()
@@ -148,15 +147,13 @@ class SGLang(OpenAI):
         source = "server_info" if "version" in effective.settings else "log"
         found = compare_settings(args, effective.settings, _ALIASES, source)
         limit = effective.figures.get("max_running_requests")
-        asked = given(args)
-        speculates = asked.get("speculative-algorithm") is not None
-        if limit is None or not (speculates or "max-running-requests" in asked):
-            return found
-        if asked.get("max-running-requests") == limit:
+        asked = value_of(args, "max-running-requests")
+        speculates = value_of(args, "speculative-algorithm") is not None
+        if limit is None or asked == limit or not (speculates or asked is not None):
             return found
         override = Override(
             setting="max_running_requests",
-            asked=as_json(asked.get("max-running-requests")),
+            asked=as_json(asked),
             effective=limit,
             source=source,
         )
@@ -208,21 +205,20 @@ def _with_speculation(args: Mapping[str, ArgValue]) -> dict[str, ArgValue]:
     SGLang dies with a TypeError if one is left out. With topk 1, the draft tokens are always
     the steps and one.
     """
-    names = {plain_name(name): name for name in args}
     algorithm, steps, topk, drafts = (
-        args.get(names.get(f"speculative-{part}", ""))
+        value_of(args, f"speculative-{part}")
         for part in ("algorithm", "num-steps", "eagle-topk", "num-draft-tokens")
     )
-    completed = dict(args)
+    whole = dict(args)
     if algorithm is None or (steps is None and drafts is None):
-        return completed
+        return whole
     if isinstance(drafts, int) and steps is None:
-        completed["speculative-num-steps"] = steps = drafts - 1
+        whole["speculative-num-steps"] = steps = drafts - 1
     if topk is None:
-        completed["speculative-eagle-topk"] = topk = 1
+        whole["speculative-eagle-topk"] = topk = 1
     if drafts is None and isinstance(steps, int) and topk == 1:
-        completed["speculative-num-draft-tokens"] = steps + 1
-    return completed
+        whole["speculative-num-draft-tokens"] = steps + 1
+    return whole
 
 
 async def _server_info(http: httpx.AsyncClient) -> dict[str, Any]:

@@ -11,7 +11,14 @@ import httpx
 from pydantic import JsonValue
 
 from autotune.engines.base import ArgValue, Effective, LoadProgress, Place, ServingSample
-from autotune.engines.compare import asked_of, compare_settings, given, sizes_of, without_secrets
+from autotune.engines.compare import (
+    asked_of,
+    compare_settings,
+    completed,
+    sizes_of,
+    value_of,
+    without_secrets,
+)
 from autotune.engines.failures import COMMON, kind_in, table
 from autotune.engines.interpreter import interpreter_of
 from autotune.engines.metrics import Page
@@ -145,8 +152,7 @@ class VLLM(OpenAI):
             "served-model-name": place.served_name,
             "seed": 0,
         }
-        have = given(args)
-        return dict(args) | {name: v for name, v in needed.items() if name not in have}
+        return completed(args, needed)
 
     def environment(self, place: Place) -> dict[str, str]:
         return {
@@ -207,7 +213,7 @@ class VLLM(OpenAI):
     def overrides(self, args: Mapping[str, ArgValue], effective: Effective) -> Sequence[Override]:
         found = list(compare_settings(args, effective.settings, _ALIASES, "log"))
         refused = effective.settings.get("attention_backend_refused")
-        if refused is not None and "attention-backend" in given(args):
+        if refused is not None and value_of(args, "attention-backend") is not None:
             used = effective.settings.get("attention_backend")
             override = Override(
                 setting="attention_backend", asked=refused, effective=used, source="log"

@@ -82,11 +82,15 @@ def test_what_measuring_needs_is_added_unless_given() -> None:
     assert args["served-model-name"] == "autotune-0001"
     assert args["enable-metrics"] is True
     assert "random-seed" not in args
+    args = SGLang().complete({"watchdog": 60, "s": 1}, PLACE)  # SGLang takes it cut short, too
+    assert args["watchdog"] == 60 and "watchdog-timeout" not in args
+    assert args["served-model-name"] == "autotune-0001"
 
 
 @pytest.mark.parametrize(
     ("given", "completed"),
     [
+        ({"num-st": 3}, {"num-st": 3, "eagle-topk": 1, "num-draft-tokens": 4}),
         ({"num-steps": 3}, {"num-steps": 3, "eagle-topk": 1, "num-draft-tokens": 4}),
         ({"num-draft-tokens": 6}, {"num-steps": 5, "eagle-topk": 1, "num-draft-tokens": 6}),
         (
