@@ -135,7 +135,7 @@ def test_figures_of_a_simulated_server_are_never_shown_as_real_ones(
             main(list(words))
         assert ended.value.code == 0
         out, err = capsys.readouterr()
-        assert bool(err) is ("--json" not in words)  # how far it is, and nothing beside a document
+        assert bool(err) is ("--quiet" not in words)  # how far it is
         return str(out)
 
     measured = ("--concurrency", "1", "--input-tokens", "64", "--output-tokens", "32")
@@ -143,7 +143,7 @@ def test_figures_of_a_simulated_server_are_never_shown_as_real_ones(
         server.wait_ready()
         url = str(server.http.base_url)
         assert printed("measure", url, *measured).startswith("SIMULATION: ")
-        report = json.loads(printed("measure", url, *measured, "--json"))
+        report = json.loads(printed("measure", url, *measured, "--json", "--quiet"))
         assert report["simulated"] is True
         speed = f"{server.speed:,g} times as fast as the machine that it plays"
         assert any(speed in warning for warning in report["warnings"])

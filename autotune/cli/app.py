@@ -24,7 +24,8 @@ app.add_typer(engine_app, name="engine")
 
 SpaceFile = Annotated[Path, typer.Argument(metavar="SPACE", help="the experiment file (YAML)")]
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="a run directory, runs/NAME")]
-Json = Annotated[bool, typer.Option("--json", help="print one JSON document and nothing else")]
+Json = Annotated[bool, typer.Option("--json", help="print one JSON document on standard output")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="print only the end")]
 TrialNumber = Annotated[int | None, typer.Option("--trial", help="number of a trial")]
 
 
@@ -59,11 +60,11 @@ def print_figures(
     print(said)
 
 
-def on_the_way(json_: bool) -> Callable[[str], None]:
-    """Where a command says how far it is: standard error, and nowhere beside a JSON document."""
+def on_the_way(quiet: bool) -> Callable[[str], None]:
+    """Where a command says how far it is: standard error, which is no part of a document."""
 
     def say(line: str) -> None:
-        if not json_:
+        if not quiet:
             print(line, file=sys.stderr, flush=True)
 
     return say

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from autotune.cli.app import SpaceFile, app
+from autotune.cli.app import Quiet, SpaceFile, app
 from autotune.errors import InputError
 
 
@@ -96,7 +96,7 @@ def search(
     storage: Annotated[
         str | None, typer.Option(help="postgresql://… or journal:FILE; default: SQLite")
     ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="print only the end")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Run a study: launch, measure and compare configurations until the budget is spent.
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from autotune.cli.app import Json, RunArgument, app, engine_app, on_the_way, print_figures
+from autotune.cli.app import Json, Quiet, RunArgument, app, engine_app, on_the_way, print_figures
 from autotune.errors import InputError
 
 Url = Annotated[str, typer.Argument(metavar="URL", help="e.g. http://127.0.0.1:30000")]
@@ -24,6 +24,7 @@ def measure(
     input_tokens: Annotated[int, typer.Option(min=1)] = 1024,
     output_tokens: Annotated[int, typer.Option(min=2)] = 256,
     json_: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Measure a server that already runs.
 
@@ -38,7 +39,7 @@ def measure(
         model=model,
         input_tokens=input_tokens,
         output_tokens=output_tokens,
-        say=on_the_way(json_),
+        say=on_the_way(quiet),
     )
     print_figures(
         lambda: document, lambda: report_text(document), json_, simulated=document["simulated"]
@@ -58,6 +59,7 @@ def verify(
     ] = None,
     rounds: Annotated[int, typer.Option(min=1, help="of both, in alternation")] = 3,
     json_: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Measure one running server with autotune and with another tool, side by side.
 
@@ -72,7 +74,7 @@ def verify(
         model=model,
         tokenizer=tokenizer,
         rounds=rounds,
-        say=on_the_way(json_),
+        say=on_the_way(quiet),
     )
     print_figures(
         lambda: document, lambda: verify_text(document), json_, simulated=document["simulated"]
