@@ -207,8 +207,9 @@ def _without_figures(run: Run) -> Iterator[str]:
         yield f"lost with their host or worker, and counted for nothing: {trials_text(lost)}"
     launched = {*run.unfinished, *(outcome.number for outcome in run.outcomes)}
     if missing := [n for n in range(max(launched, default=0)) if n not in launched]:
-        proposed = "proposals that were forbidden, known already or taken back"
-        yield f"never launched: {trials_text(missing)} ({proposed})"
+        # A planned one keeps its number while it waits: only the study knows which these are.
+        reasons = "planned for later, or proposed and forbidden, known already or taken back"
+        yield f"not launched: {trials_text(missing)} ({reasons})"
 
 
 def _number(values: Mapping[str, float], name: str) -> str:
