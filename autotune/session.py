@@ -147,7 +147,7 @@ async def open_session(
     context = await _context(target)
     endpoint = Endpoint(target.base_url, request_path(workload), target.headers)
     message: Message = {"role": "user", "content": _PROBE_TEXT}
-    timeline.note(f"first request, given up after {SILENCE_LIMIT_SECONDS:.0f} s without a token")
+    timeline.note(f"first request (limit {SILENCE_LIMIT_SECONDS:.0f} s without a token)")
     with failing_if_stalled(timeline.phase):
         dialect, probe = await find_dialect(
             endpoint, target.model, [message], workload.chat, target.clock
