@@ -8,6 +8,11 @@ from typing import Any
 import httpx
 
 
+def with_key(key: str | None) -> dict[str, str]:
+    """The headers that an OpenAI-compatible server with a key asks for; none without one."""
+    return {"Authorization": f"Bearer {key}"} if key else {}
+
+
 class ControlClient(httpx.AsyncClient):
     """httpx, with its limit of seconds for the whole answer and not for each read of it.
 

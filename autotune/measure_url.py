@@ -55,6 +55,7 @@ def measure_url(
     """Measure the server at `url` at each concurrency; the report is plain JSON data.
 
     `say` gets a line after each concurrency, and what is waited for where that takes long.
+    `headers` go with every request, such as those of `with_key`.
 
     Raises:
         InputError: nothing answers there, or it serves no such model.

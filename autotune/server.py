@@ -18,7 +18,7 @@ import httpx
 
 from autotune import masking
 from autotune.clock import Clock
-from autotune.control import ControlClient
+from autotune.control import ControlClient, with_key
 from autotune.drain import Before, before_launch, not_clean, strangers, wait_until_drained
 from autotune.engines.base import Engine
 from autotune.engines.launch import api_key_of
@@ -116,8 +116,7 @@ class Server:
 
 
 def _headers(launch: Launch) -> dict[str, str]:
-    key = api_key_of(launch)
-    return {"Authorization": f"Bearer {key}"} if key else {}
+    return with_key(api_key_of(launch))
 
 
 @asynccontextmanager

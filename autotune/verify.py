@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.clock import WallClock
-from autotune.control import ControlClient
+from autotune.control import ControlClient, with_key
 from autotune.errors import AutotuneError, InputError, TrialFailed
 from autotune.experiment import MeasureSettings, Workload
 from autotune.figures import first_delta_tokens, latencies
@@ -35,7 +35,7 @@ from autotune.session import (
     failing_if_stalled,
     open_session,
 )
-from autotune.verify_tools import FIGURE_NAMES, Figures, Job, Tool, find_tool, run_tool
+from autotune.verify_tools import FIGURE_NAMES, TOOLS, Figures, Job, Tool, find_tool, run_tool
 
 INPUT_TOKENS = 512  # the tools drop longer ShareGPT prompts
 OUTPUT_TOKENS = 128
@@ -55,6 +55,7 @@ def verify_url(
     rounds: int = 3,
     input_tokens: int = INPUT_TOKENS,
     output_tokens: int = OUTPUT_TOKENS,
+    api_key: str | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> Report:
     """Measure with both in alternation, `rounds` times; medians side by side as JSON data.
@@ -68,10 +69,15 @@ def verify_url(
         AutotuneError: a measurement failed.
     """
     found, command = find_tool(tool)
+    if api_key is not None and not found.reads_key:
+        readers = " and ".join(one.name for one in TOOLS.values() if one.reads_key)
+        raise InputError(f"only {readers} are given a key, not {found.name}", field="--tool")
     workload = Workload(input_tokens=input_tokens, output_tokens=output_tokens)
     url = url.rstrip("/").removesuffix("/v1")
     return asyncio.run(
-        _verify(url, concurrencies, found, command, model, tokenizer, rounds, workload, say)
+        _verify(
+            url, concurrencies, found, command, model, tokenizer, rounds, workload, api_key, say
+        )
     )
 
 
@@ -84,14 +90,19 @@ async def _verify(
     tokenizer: str | None,
     rounds: int,
     workload: Workload,
+    api_key: str | None,
     say: Callable[[str], None],
 ) -> Report:
-    async with ControlClient(base_url=url, timeout=60) as http, heartbeat(say) as timeline:
+    headers = with_key(api_key)
+    async with (
+        ControlClient(base_url=url, headers=headers, timeout=60) as http,
+        heartbeat(say) as timeline,
+    ):
         server = await look_at(http, model)
-        target = Target(url, server.model, WallClock(), server.engine, http)
+        target = Target(url, server.model, WallClock(), server.engine, http, headers=headers)
         with tempfile.TemporaryDirectory(prefix="autotune-") as name:
             folder = Path(name)
-            job = _job(url, server, tokenizer, workload, folder)
+            job = replace(_job(url, server, tokenizer, workload, folder), api_key=api_key)
             try:
                 session = await open_session(target, workload, MeasureSettings(), timeline, folder)
                 with closing(session.journal):

@@ -39,6 +39,7 @@ class Job:
     seed: int
     prompts: Path  # ShareGPT JSON with our own prompts, for the tools that take it
     folder: Path
+    api_key: str | None = None
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,7 @@ class Tool:
     arguments: Callable[[Job], list[str]]
     read: Callable[[Path], Figures]
     trips_over: tuple[str, ...] = ()  # variables that keep it from a tokenizer in a folder
+    reads_key: bool = False  # the server's key from OPENAI_API_KEY
 
 
 def _vllm() -> tuple[str, ...] | None:
@@ -190,8 +192,8 @@ def _read_guidellm(folder: Path) -> Figures:
 TOOLS: Mapping[str, Tool] = {
     tool.name: tool
     for tool in (
-        Tool("vllm", _vllm, _vllm_arguments, _read_bench),
-        Tool("sglang", _sglang, _sglang_arguments, _read_bench),
+        Tool("vllm", _vllm, _vllm_arguments, _read_bench, reads_key=True),
+        Tool("sglang", _sglang, _sglang_arguments, _read_bench, reads_key=True),
         Tool("aiperf", _aiperf, _aiperf_arguments, _read_aiperf, ("HF_HUB_OFFLINE",)),
         Tool("guidellm", _guidellm, _guidellm_arguments, _read_guidellm),
     )
@@ -258,7 +260,7 @@ def _environment(tool: Tool, job: Job) -> dict[str, str]:
     if Path(job.tokenizer).is_dir():
         for name in tool.trips_over:
             environment.pop(name, None)
-    return environment
+    return environment | ({"OPENAI_API_KEY": job.api_key} if job.api_key else {})
 
 
 def _last_words(output: str) -> str:

@@ -28,11 +28,12 @@ from tests.odd_server import Body, Writer, send_json, serving
 from tests.simulated.servers import simulated
 
 MINI = ["--model-path", "/models/mini-kimi", "--attention-backend", "triton"]
+KEY = "a-key-of-mine-4711"
 TRUTH = Truth(ttft_seconds=0.02, tpot_seconds=0.002, tokens_per_chunk=2)
 
 # What `vllm bench serve` is to verify: takes its options, puts load on the URL, writes its JSON.
 STAND_IN = """#!{python}
-import json, sys, urllib.request
+import json, os, sys, urllib.request
 options = dict(zip(sys.argv[3::1], sys.argv[4::1]))
 prompts = json.load(open(options["--dataset-path"]))
 assert len(prompts) >= int(options["--num-prompts"]), "too few prompts"
@@ -40,7 +41,8 @@ assert "--ignore-eos" in sys.argv
 body = {{"model": options["--model"], "max_tokens": int(options["--sharegpt-output-len"]),
         "messages": [{{"role": "user", "content": prompts[0]["conversations"][0]["value"]}}]}}
 request = urllib.request.Request(options["--base-url"] + options["--endpoint"],
-                                 json.dumps(body).encode())
+                                 json.dumps(body).encode(),
+                                 {{"Authorization": "Bearer " + os.getenv("OPENAI_API_KEY", "")}})
 answer = json.load(urllib.request.urlopen(request))
 result = {{"output_throughput": 100.0, "median_ttft_ms": 20.0, "median_tpot_ms": 2.0,
           "completed": 8, "total_output_tokens": 256}}
@@ -155,6 +157,38 @@ def test_figures_of_a_simulated_server_are_never_shown_as_real_ones(
         report = json.loads(printed("measure", url, *measured, "--json"))
         assert report["simulated"] is False
         assert not any("times as fast" in warning for warning in report["warnings"])
+
+
+@pytest.mark.parametrize("engine", ["sglang", "vllm"])
+def test_a_server_with_a_key_is_measured_with_the_one_of_a_variable(
+    engine: str,
+    tmp_path: Path,
+    stand_in: Callable[[str], None],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    stand_in("")
+
+    def ended(*words: str) -> tuple[object, str]:
+        with pytest.raises(SystemExit) as end:
+            main(list(words))
+        said = capsys.readouterr()
+        assert KEY not in said.out + said.err
+        return end.value.code, said.err
+
+    model = MINI if engine == "sglang" else ["/models/mini-kimi"]
+    with simulated(tmp_path, engine, [*model, "--api-key", KEY], host="1x-h200") as server:
+        server.wait_ready()
+        url, with_key = str(server.http.base_url), ("--api-key-env", "KEY_OF_MINE")
+        short = ("--concurrency", "1", "--input-tokens", "64", "--output-tokens", "32")
+        code, said = ended("measure", url, *short)
+        assert code == 2 and "HTTP 401" in said
+        code, said = ended("measure", url, *short, *with_key)
+        assert code == 2 and "no variable KEY_OF_MINE is set" in said
+        monkeypatch.setenv("KEY_OF_MINE", KEY)
+        assert ended("measure", url, *short, *with_key)[0] == 0
+        tool = ("--tool", "vllm", "--tokenizer", "a-name-on-a-hub", "--rounds", "1")
+        assert ended("verify", url, *tool, "--concurrency", "1", *with_key)[0] == 0
 
 
 def test_a_port_that_is_open_and_silent_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -14,6 +15,10 @@ from autotune.errors import InputError
 Url = Annotated[str, typer.Argument(metavar="URL", help="e.g. http://127.0.0.1:30000")]
 Concurrency = Annotated[str, typer.Option(help="levels, comma-separated")]
 Model = Annotated[str | None, typer.Option(help="default: the server's first")]
+KeyVariable = Annotated[
+    str | None,
+    typer.Option("--api-key-env", help="the environment variable with the server's API key"),
+]
 
 
 @app.command()
@@ -23,6 +28,7 @@ def measure(
     model: Model = None,
     input_tokens: Annotated[int, typer.Option(min=1)] = 1024,
     output_tokens: Annotated[int, typer.Option(min=2)] = 256,
+    api_key_env: KeyVariable = None,
     json_: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -30,6 +36,7 @@ def measure(
 
     Example: autotune measure http://127.0.0.1:30000 --concurrency 1,64
     """
+    from autotune.control import with_key
     from autotune.measure_url import measure_url, report_text
 
     levels = _levels(concurrency)
@@ -39,6 +46,7 @@ def measure(
         model=model,
         input_tokens=input_tokens,
         output_tokens=output_tokens,
+        headers=with_key(_key(api_key_env)),
         say=on_the_way(quiet),
     )
     print_figures(
@@ -58,6 +66,7 @@ def verify(
         str | None, typer.Option(help="a tokenizer's folder or name, for tools that need one")
     ] = None,
     rounds: Annotated[int, typer.Option(min=1, help="of both, in alternation")] = 3,
+    api_key_env: KeyVariable = None,
     json_: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -74,6 +83,7 @@ def verify(
         model=model,
         tokenizer=tokenizer,
         rounds=rounds,
+        api_key=_key(api_key_env),
         say=on_the_way(quiet),
     )
     print_figures(
@@ -130,6 +140,15 @@ def engine_install(
     from autotune.engines.install import install
 
     print(install(name, target))
+
+
+def _key(variable: str | None) -> str | None:
+    """The key, which is never an argument: other users of the host could read it."""
+    if variable is None:
+        return None
+    if not (key := os.environ.get(variable)):
+        raise InputError(f"no variable {variable} is set", field="--api-key-env")
+    return key
 
 
 def _levels(text: str) -> tuple[int, ...]:

@@ -67,7 +67,9 @@ class Api:
                 await self.sim.clock.advance(slow.number)
         handler = self._routes.get(request.path)
         try:
-            if handler is None:
+            if not self._admits(request):
+                connection.send_json(401, {"error": "Unauthorized"})
+            elif handler is None:
                 connection.send_json(404, {"detail": "Not Found"})
             else:
                 await handler(connection, request)
@@ -76,6 +78,13 @@ class Api:
         except ValueError as problem:
             connection.send_json(400, self._error(400, f"invalid JSON: {problem}"))
         self._access_log(connection, request)
+
+    def _admits(self, request: HttpRequest) -> bool:
+        """With a key, SGLang guards all but health and metrics, vLLM what is under `/v1`."""
+        key = self.sim.args.resolved.get("api_key")
+        open_ = request.path.startswith(("/health", "/metrics"))
+        guarded = not open_ if self.sim.args.engine == "sglang" else request.path.startswith("/v1")
+        return not key or not guarded or request.authorization == f"Bearer {key}"
 
     async def _hang(self) -> None:
         self.sim.clock.hanging += 1

@@ -16,6 +16,7 @@ from typing import Any
 _REASONS = {
     200: "OK",
     400: "Bad Request",
+    401: "Unauthorized",
     404: "Not Found",
     405: "Method Not Allowed",
     500: "Internal Server Error",
@@ -37,6 +38,7 @@ class HttpRequest:
     query: str
     body: bytes
     peer: str
+    authorization: str = ""
 
     def json(self) -> dict[str, Any]:
         """The body as an object; raises ValueError."""
@@ -102,7 +104,7 @@ class Connection(asyncio.Protocol):
         if not separator:
             return
         lines = head.decode("latin-1").split("\r\n")
-        length, keep = 0, True
+        length, keep, authorization = 0, True, ""
         for line in lines[1:]:
             name, _, value = line.partition(":")
             lowered = name.lower()
@@ -110,6 +112,8 @@ class Connection(asyncio.Protocol):
                 length = int(value)
             elif lowered == "connection" and value.strip().lower() == "close":
                 keep = False
+            elif lowered == "authorization":
+                authorization = value.strip()
             elif lowered == "expect":
                 self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         if len(rest) < length:
@@ -118,7 +122,7 @@ class Connection(asyncio.Protocol):
         self.has_asked = True
         method, target, _ = (lines[0] + "  ").split(" ", 2)
         path, _, query = target.partition("?")
-        request = HttpRequest(method, path, query, rest[:length], self.peer)
+        request = HttpRequest(method, path, query, rest[:length], self.peer, authorization)
         self._task = asyncio.ensure_future(self._answer(request, keep))
 
     async def _answer(self, request: HttpRequest, keep: bool) -> None:
