@@ -248,7 +248,8 @@ def _pair(start: str, rival: str, pairs: Sequence[tuple[Result, Result]]) -> str
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
-    parser.add_argument("--landscapes", default="held-out", help="tuning, held-out, steep, all, or names")
+    names = f"{', '.join(GROUPS)}, or names"
+    parser.add_argument("--landscapes", default="held-out", help=names)
     parser.add_argument("--samplers", default=",".join(CONTENDERS))
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--first-seed", type=int, default=0)
