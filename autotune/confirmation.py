@@ -60,8 +60,9 @@ def next_round(experiment: Experiment, outcomes: Sequence[Outcome], seed: int) -
     Those of an earlier driver among them: it may have ended before its witness did.
     """
     witness = _witness(_allowed(outcomes, experiment.forbid))
-    due = to_confirm(experiment.confirm, outcomes, seed, experiment.forbid)
-    return due if witness is None else [witness]
+    if witness is not None:
+        return [witness]
+    return to_confirm(experiment.confirm, outcomes, seed, experiment.forbid)
 
 
 def _witness(outcomes: Sequence[Outcome]) -> Outcome | None:

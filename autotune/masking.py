@@ -70,9 +70,10 @@ def is_secret_name(name: str) -> bool:
 
 def is_secret_flag(flag: str) -> bool:
     """Whether what stands under this name must not be shown; after `--` it may be cut short."""
-    if is_secret_name(flag) or not flag.startswith("--") or plain_name(flag) == _NO_SECRET:
-        return is_secret_name(flag)
-    return any(may_mean(flag, whole) for whole in _SECRET_FLAGS)
+    if is_secret_name(flag):
+        return True
+    may_be_short = flag.startswith("--") and plain_name(flag) != _NO_SECRET
+    return may_be_short and any(may_mean(flag, whole) for whole in _SECRET_FLAGS)
 
 
 def _spaced(name: str) -> str:

@@ -16,13 +16,7 @@ from autotune.goodput import measure_goodput
 from autotune.load import closed_loop
 from autotune.peak import Peak, cannot_reach, measure_peak
 from autotune.records import PEAK, SINGLE, Failure, FailureKind, Measurement, Phase
-from autotune.session import (
-    Session,
-    Target,
-    check_faults,
-    failing_if_stalled,
-    open_session,
-)
+from autotune.session import Session, Target, check_faults, failing_if_stalled, open_session
 from autotune.single import Single, measure_single, warm_up
 from autotune.statistics import of_configuration
 from autotune.stream import Request

@@ -55,7 +55,7 @@ class Server:
     ) -> None:
         self.launch, self.engine, self.clock = launch, engine, clock
         self.base_url = f"http://{launch.host}:{launch.port}"
-        self.headers = _headers(launch)
+        self.headers = with_key(api_key_of(launch))
         self.http = ControlClient(base_url=self.base_url, headers=self.headers, trust_env=False)
         self.log_path: Path = leash.log_path
         self.notes: tuple[str, ...] = ()  # what a person should know of this launch
@@ -113,10 +113,6 @@ class Server:
         if status is None and not self._leash.exit.done():
             failure = failure.model_copy(update={"cause": f"{failure.cause} (still running)"})
         return TrialFailed(failure, partial)
-
-
-def _headers(launch: Launch) -> dict[str, str]:
-    return with_key(api_key_of(launch))
 
 
 @asynccontextmanager

@@ -221,7 +221,7 @@ class Connection(asyncio.Protocol):
             return Fault.HTTP, f"HTTP {self._response.status}: {self._body_message()}"
         if it.error is not None:
             return Fault.IN_STREAM, it.error
-        if len(it.deltas) > _most_deltas(request):
+        if len(it.deltas) > self._most_deltas:
             return (
                 Fault.LONG,
                 f"no end of the answer, of which {request.max_tokens} tokens were asked",

@@ -28,13 +28,7 @@ from autotune.heartbeat import heartbeat
 from autotune.load import closed_loop
 from autotune.measure_url import RunningServer, look_at, too_fast
 from autotune.records import Phase
-from autotune.session import (
-    Session,
-    Target,
-    check_faults,
-    failing_if_stalled,
-    open_session,
-)
+from autotune.session import Session, Target, check_faults, failing_if_stalled, open_session
 from autotune.verify_tools import FIGURE_NAMES, TOOLS, Figures, Job, Tool, find_tool, run_tool
 
 INPUT_TOKENS = 512  # the tools drop longer ShareGPT prompts
@@ -102,7 +96,7 @@ async def _verify(
         target = Target(url, server.model, WallClock(), server.engine, http, headers=headers)
         with tempfile.TemporaryDirectory(prefix="autotune-") as name:
             folder = Path(name)
-            job = replace(_job(url, server, tokenizer, workload, folder), api_key=api_key)
+            job = _job(url, server, tokenizer, workload, folder, api_key)
             try:
                 session = await open_session(target, workload, MeasureSettings(), timeline, folder)
                 with closing(session.journal):
@@ -129,7 +123,12 @@ async def _verify(
 
 
 def _job(
-    url: str, server: RunningServer, tokenizer: str | None, workload: Workload, folder: Path
+    url: str,
+    server: RunningServer,
+    tokenizer: str | None,
+    workload: Workload,
+    folder: Path,
+    api_key: str | None,
 ) -> Job:
     return Job(
         url=url,
@@ -144,6 +143,7 @@ def _job(
         seed=0,
         prompts=folder / "prompts.json",
         folder=folder,
+        api_key=api_key,
     )
 
 
