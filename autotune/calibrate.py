@@ -22,6 +22,7 @@ from itertools import count, islice
 from pathlib import Path
 
 from autotune.clock import WallClock
+from autotune.foreign_json import foreign_json
 from autotune.load import closed_loop
 from autotune.mock import Truth
 from autotune.stream import Endpoint, Request
@@ -54,7 +55,7 @@ async def client_calibration(concurrency: int) -> Calibration:
     """The stored calibration of this host, or a new one (about two seconds)."""
     path = _cache_path(concurrency)
     try:
-        return Calibration(**json.loads(path.read_text()))
+        return Calibration(**foreign_json(path.read_text()))
     except (OSError, ValueError, TypeError):
         # On a thread with an event loop of its own: this one may be busy with other things.
         calibration = await asyncio.to_thread(asyncio.run, calibrate(concurrency))

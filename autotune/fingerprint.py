@@ -18,6 +18,7 @@ from pathlib import Path
 from pydantic import Field
 
 from autotune.engines.interpreter import interpreter_of
+from autotune.foreign_json import foreign_json
 from autotune.gpus import Gpu
 from autotune.records import Frozen
 
@@ -129,7 +130,7 @@ def installed_versions(command: Sequence[str]) -> dict[str, str]:
         run = subprocess.run(
             [found[0], "-c", _VERSIONS], capture_output=True, text=True, timeout=60, check=False
         )
-        versions: dict[str, str] = json.loads(run.stdout)
+        versions: dict[str, str] = foreign_json(run.stdout)
     except (OSError, ValueError, subprocess.TimeoutExpired):
         return {}
     return versions

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from autotune.engines.registry import engine_named
 from autotune.engines.simulated.http import SIMULATED_HEADER, SPEED_HEADER
 from autotune.errors import AutotuneError, InputError, TrialFailed
 from autotune.experiment import MeasureSettings, Workload
+from autotune.foreign_json import foreign_json
 from autotune.heartbeat import heartbeat
 from autotune.measure import Target, client_ceiling
 from autotune.peak import measure_peak
@@ -149,7 +151,7 @@ async def look_at(http: httpx.AsyncClient, model: str | None) -> RunningServer:
         model_path=str(path) if path else None,
         engine=_engine_behind(info, version, models[name]),
         simulated=SIMULATED_HEADER in response.headers,
-        speed=float(response.headers.get(SPEED_HEADER, 1)),
+        speed=_speed(response.headers),
     )
 
 
@@ -159,7 +161,7 @@ def _listed(response: httpx.Response) -> dict[str, Report]:
     if response.status_code != 200:
         raise InputError(f"HTTP {response.status_code}: {said}", file=url)
     try:
-        entries = response.json()["data"]
+        entries = foreign_json(response.content)["data"]
         return {entry["id"]: entry for entry in entries if isinstance(entry["id"], str)}
     except (ValueError, LookupError, TypeError):
         raise InputError(f"is no list of models, but {said!r}", file=url) from None
@@ -169,10 +171,18 @@ async def _told(http: httpx.AsyncClient, path: str) -> Report:
     """The object that a path answers with; empty where there is no such thing."""
     try:
         response = await http.get(path, timeout=_LOOK_SECONDS)
-        found = response.json() if response.status_code == 200 else {}
+        found = foreign_json(response.content) if response.status_code == 200 else {}
     except (httpx.HTTPError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def _speed(headers: httpx.Headers) -> float:
+    """A simulated server's virtual seconds a real second; 1 where it says nothing of the kind."""
+    with suppress(ValueError):
+        said = float(headers.get(SPEED_HEADER, 1))
+        return said if 0 < said < math.inf else 1.0
+    return 1.0
 
 
 def _engine_behind(info: Report, version: Report, card: Report) -> Engine | None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from autotune.experiment import Experiment
+from autotune.foreign_json import foreign_json
 from autotune.templates import expand
 
 _NAMES = re.compile(r"(^|[-_])(model|tokenizer|draft)([-_](path|name))?$|^served-model$")
@@ -50,7 +50,7 @@ def _path(where: str, name: str, value: Any) -> Iterator[tuple[str, str]]:
     """The path in a value of an argument that names a model; JSON may hold one inside."""
     if isinstance(value, str) and value.lstrip().startswith("{"):
         with contextlib.suppress(ValueError):
-            for key, inner in json.loads(value).items():
+            for key, inner in foreign_json(value).items():
                 yield from _path(f"{where}.{key}", key, inner)
     elif isinstance(value, str) and _NAMES.search(name):
         path = expand(value)

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from autotune.errors import InputError
 from autotune.experiment import SHIPPED, Experiment
+from autotune.foreign_json import foreign_json
 from autotune.prompts import prompt_bytes, read_prompts
 from autotune.rundir import RunDir, write_bytes, write_json
 from autotune.templates import expand
@@ -155,7 +155,7 @@ def _copied(run: RunDir) -> object:
 
 def _document(run: RunDir) -> dict[str, object]:
     try:
-        document = json.loads(run.run_json.read_text(encoding="utf-8"))
+        document = foreign_json(run.run_json.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     return document if isinstance(document, dict) else {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.errors import InputError
+from autotune.foreign_json import foreign_json
 
 KINDS: Mapping[str, str] = {
     "prose": "Continue the text above in the same voice. Write at least a thousand words, in full "
@@ -86,8 +86,8 @@ def prompt_bytes(path: Path) -> bytes:
 
 def _conversation(line: str, path: Path, number: int) -> Conversation:
     try:
-        row = json.loads(line)
-    except (ValueError, RecursionError) as problem:  # RecursionError: nested without end
+        row = foreign_json(line)
+    except ValueError as problem:
         raise InputError(f"not JSON: {problem}", file=path, line=number) from problem
     try:
         messages = list(_messages(row))

@@ -6,7 +6,6 @@ JSON and YAML files, so that a run can be copied, archived, and looked at while 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -17,6 +16,7 @@ import yaml
 from pydantic import ValidationError
 
 from autotune.errors import InputError
+from autotune.foreign_json import foreign_json
 from autotune.front import Point, baseline_of, front_of, points_of
 from autotune.records import Outcome
 from autotune.rundir import FORMAT, RunDir, explained
@@ -157,8 +157,8 @@ def read_object(path: Path, problems: list[str] | None = None) -> Mapping[str, A
     if not path.exists():
         return {}
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        content = foreign_json(path.read_text(encoding="utf-8"))
+    except ValueError as error:
         if problems is not None:
             problems.append(f"{path.name}: not readable: {_first_line(error)}")
         return {}

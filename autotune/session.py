@@ -17,6 +17,7 @@ from autotune.dialect import Dialect, find_dialect, probe_request
 from autotune.engines.base import Engine
 from autotune.errors import TrialFailed
 from autotune.experiment import SHIPPED, MeasureSettings, Workload
+from autotune.foreign_json import foreign_json
 from autotune.journal import Journal
 from autotune.load import SILENCE_LIMIT_SECONDS, LoadStalled, Run, closed_loop, watched
 from autotune.load_processes import closed_loop_in_processes, processes_for
@@ -203,7 +204,7 @@ async def _context(target: Target) -> int | None:
     """The longest prompt plus answer, where `/v1/models` says so; checks the model's name."""
     try:
         response = await target.http.get("/v1/models", headers=dict(target.headers), timeout=60)
-        models = response.json()["data"] if response.status_code == 200 else []
+        models = foreign_json(response.content)["data"] if response.status_code == 200 else []
         names = {model["id"]: model.get("max_model_len") for model in models}
     except httpx.HTTPError as problem:
         raise failed(Phase.ANSWER_CHECK, f"/v1/models does not answer: {problem}") from problem

@@ -17,6 +17,7 @@ from typing import Any, cast
 
 from autotune.clock import Clock
 from autotune.exchange import Endpoint, Fault, Reply, Request
+from autotune.foreign_json import foreign_json
 from autotune.http1 import BadResponse, EventParser, ResponseParser
 
 __all__ = ["Connection", "Endpoint", "Fault", "Reply", "Request"]
@@ -56,7 +57,7 @@ class _Recording:
         """Take one event's payload; raises ValueError when it is not JSON."""
         if payload == b"[DONE]":
             return
-        event: dict[str, Any] = json.loads(payload)
+        event: dict[str, Any] = foreign_json(payload)
         usage = event.get("usage")
         for choice in event.get("choices") or ():
             text = _delta_text(choice)
@@ -239,7 +240,7 @@ class Connection(asyncio.Protocol):
     def _body_message(self) -> str:
         text = bytes(self._response.body).decode(errors="replace")
         try:
-            return _message(json.loads(text))
+            return _message(foreign_json(text))
         except (ValueError, TypeError, AttributeError):
             return text[:500]
 

@@ -21,6 +21,7 @@ from pydantic import JsonValue
 
 from autotune.errors import InputError
 from autotune.expressions import INACTIVE, ExpressionError, Inactive, Result, evaluate, names
+from autotune.foreign_json import foreign_json
 from autotune.records import Value
 
 Arg = bool | int | float | str | list[int | float | str] | None
@@ -109,8 +110,8 @@ def _json_object(text: object) -> dict[str, JsonValue] | None:
     if not (isinstance(text, str) and text.startswith("{")):
         return None
     try:
-        document = json.loads(text)
-    except (ValueError, RecursionError):
+        document = foreign_json(text)
+    except ValueError:
         return None
     return document if isinstance(document, dict) else None
 

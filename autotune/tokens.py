@@ -11,6 +11,8 @@ from typing import Protocol
 
 import httpx
 
+from autotune.foreign_json import foreign_json
+
 _TRIES = 10
 _AT_ONCE = 8
 _TOLERANCE_SHARE = 400  # 2 of 1024 tokens: the head's number varies by as much
@@ -102,7 +104,7 @@ class TokenCounter:
         body = {"model": self.model, "prompt": text, "add_special_tokens": False}
         try:
             response = await self.http.post("/tokenize", json=body, timeout=60)
-            reply = response.json() if response.status_code == 200 else {}
+            reply = foreign_json(response.content) if response.status_code == 200 else {}
             tokens = reply.get("tokens")
             if not tokens:
                 return None

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.errors import AutotuneError, InputError
+from autotune.foreign_json import foreign_json
 
 Figures = dict[str, float]
 
@@ -107,7 +108,7 @@ def _sglang_arguments(job: Job) -> list[str]:
 def _read_bench(folder: Path) -> Figures:
     """`vllm bench serve` and SGLang's bench share these names; SGLang appends JSON lines."""
     last = (folder / "result.json").read_text().strip().splitlines()[-1]
-    result = json.loads(last)
+    result = foreign_json(last)
     return {
         "tok_s": float(result["output_throughput"]),
         "ttft_ms": float(result["median_ttft_ms"]),
@@ -136,7 +137,7 @@ def _aiperf_arguments(job: Job) -> list[str]:
 
 def _read_aiperf(folder: Path) -> Figures:
     """The folder's own summary: `phases/` below it holds one of the same name for each phase."""
-    result: Mapping[str, Any] = json.loads((folder / "profile_export_aiperf.json").read_text())
+    result: Mapping[str, Any] = foreign_json((folder / "profile_export_aiperf.json").read_text())
     return {
         "tok_s": float(result["output_token_throughput"]["avg"]),
         "ttft_ms": float(result["time_to_first_token"]["p50"]),
@@ -179,7 +180,7 @@ def _guidellm_arguments(job: Job) -> list[str]:
 
 def _read_guidellm(folder: Path) -> Figures:
     """Its "TPOT" includes the first token's time; its ITL is what others call TPOT."""
-    result = json.loads((folder / "benchmarks.json").read_text())
+    result = foreign_json((folder / "benchmarks.json").read_text())
     metrics = result["benchmarks"][-1]["metrics"]
     return {
         "tok_s": float(metrics["output_tokens_per_second"]["successful"]["mean"]),

@@ -197,6 +197,11 @@ async def test_what_is_no_openai_reply_is_a_failure(garbage: bytes) -> None:
     assert (await ask(answer)).fault in (Fault.PROTOCOL, Fault.RESET)
 
 
+async def test_an_event_nested_without_end_is_no_openai_reply() -> None:
+    reply = await ask(streaming(delta("x"), chunk("[" * 100_000), usage(4), END))
+    assert reply.fault is Fault.PROTOCOL and "nested too deeply" in reply.error
+
+
 async def test_a_reply_without_streaming_has_its_usage_but_no_first_token_time() -> None:
     reply = await ask(good_answer, request(stream=False))
     assert reply.ok and reply.completion_tokens == 4 and reply.ttft_seconds is None

@@ -19,6 +19,7 @@ import pytest
 from autotune.calibrate import Calibration, ceiling_warning, client_calibration, running_mock
 from autotune.cli import main
 from autotune.control import ControlClient
+from autotune.engines.simulated.http import SPEED_HEADER
 from autotune.errors import AutotuneError, InputError
 from autotune.measure_url import RunningServer, look_at, measure_url, report_text
 from autotune.mock import Truth
@@ -275,6 +276,7 @@ async def test_what_lists_no_models_is_said_in_its_own_words(
 
 
 HTML = b"<html>"
+ENDLESS = b"[" * 100_000
 
 
 @pytest.mark.parametrize(
@@ -286,6 +288,7 @@ HTML = b"<html>"
         ({"/version": {"version": "1.2.0"}}, "tensorrt_llm", None),
         ({"/server_info": {"vllm_config": ""}, "/version": {"version": "0"}}, "vllm", "vllm"),
         ({"/server_info": [], "/version": "0.32.0"}, "vllm", None),
+        pytest.param({"/server_info": ENDLESS}, "vllm", None, id="nested without end"),
     ],
 )
 async def test_an_engine_is_known_by_what_only_it_answers(
@@ -294,14 +297,25 @@ async def test_an_engine_is_known_by_what_only_it_answers(
     async def answer(path: str, body: Body, writer: Writer) -> None:
         if path == "/v1/models":
             send_json(writer, {"data": [{"id": "m", "owned_by": owner}]})
-        elif path in answers:
-            send_json(writer, answers[path])
+        elif isinstance(found := answers.get(path, HTML), bytes):
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(found) + found)
         else:
-            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(HTML) + HTML)
+            send_json(writer, found)
 
     async with serving(answer) as url, httpx.AsyncClient(base_url=url) as http:
         found = await look_at(http, None)
     assert (found.engine.name if found.engine else None) == engine
+
+
+@pytest.mark.parametrize(("said", "speed"), [("20", 20), ("fast", 1), ("nan", 1), ("-3", 1)])
+async def test_a_clock_s_speed_that_makes_no_sense_is_none(said: str, speed: float) -> None:
+    async def answer(path: str, body: Body, writer: Writer) -> None:
+        models = b'{"data": [{"id": "m"}]}'
+        head = f"HTTP/1.1 200 OK\r\n{SPEED_HEADER}: {said}\r\nContent-Length: {len(models)}\r\n\r\n"
+        writer.write(head.encode() + models)
+
+    async with serving(answer) as url, httpx.AsyncClient(base_url=url) as http:
+        assert (await look_at(http, None)).speed == speed
 
 
 def test_an_unknown_tool_is_refused_with_the_known_ones() -> None:

@@ -10,6 +10,7 @@ import httpx
 
 from autotune.engines.base import ArgValue, Engine, LoadProgress, NoAnswer, Place
 from autotune.engines.failures import COMMON, kind_in
+from autotune.foreign_json import foreign_json
 from autotune.records import FailureKind, Launch, Phase
 
 _CONTROL_SECONDS = 10.0
@@ -26,7 +27,7 @@ async def serves(http: httpx.AsyncClient, name: str) -> bool:
     if response.status_code != 200:
         return False
     try:
-        models = response.json().get("data") or ()
+        models = foreign_json(response.content).get("data") or ()
     except (ValueError, AttributeError):
         return False
     return any(isinstance(model, dict) and model.get("id") == name for model in models)
@@ -59,7 +60,7 @@ async def generates(http: httpx.AsyncClient, name: str) -> bool:
 
 def _has_tokens(response: httpx.Response) -> bool:
     try:
-        answer = response.json()
+        answer = foreign_json(response.content)
         choice = answer["choices"][0]
     except (ValueError, LookupError, TypeError):
         return False

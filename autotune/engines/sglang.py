@@ -23,6 +23,7 @@ from autotune.engines.failures import COMMON, kind_in
 from autotune.engines.interpreter import interpreter_of
 from autotune.engines.metrics import Page
 from autotune.engines.openai import OpenAI, bar_progress
+from autotune.foreign_json import foreign_json
 from autotune.records import FailureKind, Launch, Override, Phase
 
 _WATCHDOG_SECONDS = 1200  # its own 300 s end a first request that still compiles kernels
@@ -226,7 +227,7 @@ async def _server_info(http: httpx.AsyncClient) -> dict[str, Any]:
         try:
             response = await http.get(path, timeout=30.0)
             if response.status_code == 200:
-                info = response.json()
+                info = foreign_json(response.content)
                 return info if isinstance(info, dict) else {}
         except (httpx.HTTPError, ValueError):
             continue

@@ -24,6 +24,7 @@ from autotune.engines.interpreter import interpreter_of
 from autotune.engines.metrics import Page
 from autotune.engines.openai import OpenAI, bar_progress
 from autotune.engines.sglang import shared_caches
+from autotune.foreign_json import foreign_json
 from autotune.records import FailureKind, Launch, Override, Phase
 
 _PHASES = (
@@ -243,7 +244,7 @@ class VLLM(OpenAI):
 
 async def _version(http: httpx.AsyncClient) -> str | None:
     try:
-        return str((await http.get("/version", timeout=10.0)).json()["version"])
+        return str(foreign_json((await http.get("/version", timeout=10.0)).content)["version"])
     except (httpx.HTTPError, ValueError, LookupError, TypeError):
         return None
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from autotune.errors import InputError
+from autotune.foreign_json import foreign_json
 
 Quantization = Literal["bf16", "fp8", "int4", "nvfp4", "mxfp4"]
 _BYTES_PER_PARAMETER: Mapping[Quantization, float] = {
@@ -72,10 +73,10 @@ def read_model(name: str) -> ModelFacts:
 def _from_folder(name: str, folder: Path) -> ModelFacts:
     path = folder / "config.json"
     try:
-        whole = json.loads(path.read_text(encoding="utf-8"))
+        whole = foreign_json(path.read_text(encoding="utf-8"))
     except OSError:
         raise InputError("is missing: --model needs a model's folder", file=path) from None
-    except (ValueError, RecursionError):
+    except ValueError:
         raise InputError("is not JSON", file=path) from None
     if not isinstance(whole, dict):
         raise InputError("must be a JSON object", file=path)

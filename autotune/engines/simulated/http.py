@@ -13,6 +13,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
+from autotune.foreign_json import foreign_json
+
 _REASONS = {
     200: "OK",
     400: "Bad Request",
@@ -42,7 +44,7 @@ class HttpRequest:
 
     def json(self) -> dict[str, Any]:
         """The body as an object; raises ValueError."""
-        value = json.loads(self.body or b"{}")
+        value = foreign_json(self.body or b"{}")
         if not isinstance(value, dict):
             raise ValueError("the body is not an object")
         return value

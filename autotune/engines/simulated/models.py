@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from autotune.foreign_json import foreign_json
 from autotune.init.models import facts_from_name
 
 
@@ -222,7 +223,7 @@ def model_named(path: str) -> Model:
             return model
     config = Path(path) / "config.json"
     if config.is_file():
-        return model_from_config(path, json.loads(config.read_text()))
+        return model_from_config(path, foreign_json(config.read_text()))
     sizes = re.findall(r"(\d+(?:\.\d+)?)b(?![a-z])", text)
     return _as_named(_dense(path, float(sizes[0]) * 1e9 if sizes else 8e9), path)
 

@@ -15,6 +15,7 @@ from autotune.engines.simulated.launch_args import Arguments, ResolveError, Usag
 from autotune.engines.simulated.models import Model, model_named
 from autotune.engines.simulated.settings import Collective, Settings, collective_of
 from autotune.engines.simulated.vllm_flags import BACKENDS, build_parser, without_dotted
+from autotune.foreign_json import foreign_json
 
 
 def parse(argv: Sequence[str], env: Mapping[str, str], host: Host) -> Arguments:
@@ -184,7 +185,7 @@ def _json(text: str | None) -> dict[str, Any]:
     if not text:
         return {}
     try:
-        value = json.loads(text)
+        value = foreign_json(text)
     except ValueError:
         raise UsageError(
             f"vllm serve: error: argument --speculative-config/--compilation-config: Value {text} "
