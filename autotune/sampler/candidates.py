@@ -60,8 +60,11 @@ class Pool:
         return np.concatenate(blocks) if blocks else np.empty((0, len(self.axes)))
 
     def reversions(self, parents: Array, reference: Array, rng: np.random.Generator) -> Array:
-        """Each parent with each parameter that differs from ``reference`` (axes,) set back."""
-        filled = self._filled(parents, rng)
+        """Each parent with each parameter that differs from ``reference`` (axes,) set back.
+
+        What thereby becomes active has the value of the reference too.
+        """
+        filled = self._filled(np.where(np.isnan(parents), reference, parents), rng)
         rows = [
             np.where(np.arange(len(row)) == column, reference, row)
             for row in filled

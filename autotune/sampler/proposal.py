@@ -56,16 +56,17 @@ class Candidates:
 class Question:
     """Everything the next proposal follows from.
 
-    ``pending`` (m, axes) are codes of running trials; ``taken`` and ``launched`` what must not be
-    repeated, as keys of codes and as the hint's own keys; ``pinned`` (axes,) codes of parameters
-    that are decided already, else NaN; ``number`` the trial's. With ``ablate`` one change of a
-    member of the front is undone, if that is new.
+    ``pending`` (m, axes) are codes of running trials, ``enqueued`` of those that somebody asked
+    for; ``taken`` and ``launched`` what must not be repeated, as keys of codes and as the hint's
+    own keys; ``pinned`` (axes,) codes of parameters that are decided already, else NaN; ``number``
+    the trial's. With ``ablate`` one change of a member of the front is undone, if that is new.
     """
 
     data: Data
     space: KnownSpace
     pool: Pool
     pending: Array
+    enqueued: Array
     taken: frozenset[Key]
     launched: frozenset[Hashable]
     pinned: Array
@@ -107,6 +108,10 @@ def _neglected(question: Question, rng: np.random.Generator) -> tuple[int, float
 
 def _climb(question: Question, score: Score, rng: np.random.Generator) -> Array | None:
     """The best of a broad pool and of the neighbours of its best, a few times over."""
+    if not _speaks(question.data):
+        varied = _variation(question, score, rng)
+        if varied is not None:
+            return varied
     seen = set(question.taken)
     space, pool, pinned = question.space, question.pool, question.pinned
     points = question.data.measured.sum() + len(question.pending)
@@ -120,6 +125,27 @@ def _climb(question: Question, score: Score, rng: np.random.Generator) -> Array 
         found = _join(found, more)
         scores = np.concatenate([scores, score(more.codes)])
     return _best_allowed(found, scores, question)
+
+
+def _speaks(data: Data) -> bool:
+    """Whether enough was measured for a model."""
+    return bool(data.measured.sum() >= MODEL_FROM)
+
+
+def _variation(question: Question, score: Score, rng: np.random.Generator) -> Array | None:
+    """The best few changes of a launch that works, or that somebody expects to work.
+
+    Of random launches most may fail, and several workers ask before the first result.
+    """
+    data, pool = question.data, question.pool
+    parents = np.concatenate([data.codes[data.ok & (data.study == 0)], question.enqueued])
+    if not len(parents):
+        return None
+    mutants = pool.mutants(parents, 2 * EFFORT.mutants, rng)
+    pairs = pool.crossovers(parents, EFFORT.crossovers, rng)
+    everything = np.concatenate([mutants, pairs])
+    found = _admit(everything, set(question.taken), question.space, question.pinned)
+    return _best_allowed(found, score(found.codes), question)
 
 
 def _first_pool(data: Data, pool: Pool, effort: Effort, rng: np.random.Generator) -> Array:
@@ -156,7 +182,7 @@ def _parents(data: Data) -> Array:
 
 def _score(question: Question, chances: feasibility.Feasibility) -> Score:
     data, space, pending = question.data, question.space, question.pending
-    if data.measured.sum() < MODEL_FROM:
+    if not _speaks(data):
         known = np.concatenate([data.codes, pending])
         return lambda codes: chances.probability(codes) ** 2 * _novelty(codes, known, space)
     model = fit_model(data, pending, space, question.expect, question.memo)

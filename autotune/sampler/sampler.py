@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler
 from optuna.study import Study
@@ -26,6 +27,14 @@ from autotune.sampler.threads import one_thread
 FOREIGN = 0.999  # the largest weight of another study's trial: 1 marks the study's own
 ABLATION_SHARE = 20  # one trial in this many of the budget
 ENUMERABLE = 100_000  # full assignments up to which a space is searched completely
+
+
+class _Running(NamedTuple):
+    """Running trials in order of number: keys, codes (m, axes), and who was enqueued (m,)."""
+
+    keys: frozenset[Key]
+    codes: Array
+    enqueued: NDArray[np.bool_]
 
 
 class ParetoSampler(BaseSampler):
@@ -112,7 +121,7 @@ class ParetoSampler(BaseSampler):
             if not space.distributions or space.cardinality > ENUMERABLE:
                 return False
             read = self._memory.readings(study.study_name, trials, objective_names(study))
-            taken = _taken(read, trials, space) | self._running(trials, space, None)[0]
+            taken = _taken(read, trials, space) | self._running(trials, space, None).keys
             nothing = np.full(len(space.axes), np.nan)
             return _untried(space, taken, _launched(read), nothing) is None
 
@@ -125,13 +134,14 @@ class ParetoSampler(BaseSampler):
         names = objective_names(study)
         read = self._memory.readings(study.study_name, trials, names)
         data = tabulate(self._foreign(names) + _taught(read), space, study.directions)
-        running, pending = self._running(trials, space, trial.number)
+        running = self._running(trials, space, trial.number)
         question = Question(
             data=data,
             space=space,
             pool=pool,
-            pending=pending,
-            taken=_taken(read, trials, space) | running,
+            pending=running.codes,
+            enqueued=running.codes[running.enqueued],
+            taken=_taken(read, trials, space) | running.keys,
             launched=_launched(read),
             pinned=space.encode([fixed])[0],
             expect=expectation(self._priors, space.axes, names, data.scales),
@@ -158,14 +168,15 @@ class ParetoSampler(BaseSampler):
 
     def _running(
         self, trials: Sequence[FrozenTrial], space: KnownSpace, number: int | None
-    ) -> tuple[frozenset[Key], Array]:
-        """Keys and codes (m, axes) of running trials but ``number``, in order of number."""
+    ) -> _Running:
+        """What runs but for ``number``."""
         running = [t for t in trials if t.state == TrialState.RUNNING and t.number != number]
         alive = {t.number for t in running} | {number}
         self._proposed = {n: p for n, p in self._proposed.items() if n in alive}
-        full = [{**self._proposed.get(t.number, {}), **t.params} for t in running]
-        codes = space.encode([space.canonical(params) for params in full if params])
-        return frozenset(keys(codes)), codes
+        full = [({**self._proposed.get(t.number, {}), **t.params}, t) for t in running]
+        codes = space.encode([space.canonical(params) for params, _ in full if params])
+        enqueued = ["fixed_params" in t.system_attrs for params, t in full if params]
+        return _Running(frozenset(keys(codes)), codes, np.array(enqueued, dtype=bool))
 
     def _rng(self, number: int, purpose: str) -> np.random.Generator:
         return np.random.default_rng([self._seed, number, *purpose.encode()])

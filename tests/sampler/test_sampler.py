@@ -56,11 +56,13 @@ def test_beats_random_sampling_on_the_same_budget(new_study: NewStudy) -> None:
 def test_a_backend_that_always_crashes_is_given_up_after_three_crashes(
     new_study: NewStudy,
 ) -> None:
-    study = new_study()
-    study.optimize(launch, n_trials=30)
-    crashes = [t.number for t in study.trials if t.params.get("backend") == "fa3"]
-    assert len(crashes) <= 3
-    assert sum(failed(t) for t in study.trials[10:]) <= 4
+    late = 0
+    for seed in range(3):
+        study = new_study(ParetoSampler(seed=seed))
+        study.optimize(launch, n_trials=30)
+        assert sum(t.params.get("backend") == "fa3" for t in study.trials) <= 3
+        late += sum(failed(t) for t in study.trials[10:])
+    assert late <= 0.25 * 3 * 20
 
 
 def test_trials_in_state_fail_teach_as_much_as_constraints(new_study: NewStudy) -> None:
@@ -123,6 +125,29 @@ def test_enqueued_parameters_are_kept_and_the_rest_is_proposed(new_study: NewStu
     params = study.trials[-1].params
     assert (params["engine"], params["backend"]) == ("a", "triton")
     assert set(params) == {"engine", "batch", "fraction", "backend", "steps"}
+
+
+def ask_levels(study: optuna.Study) -> list[int]:
+    """A trial that goes on running, of ten ordinals."""
+    trial = study.ask()
+    return [trial.suggest_int(f"x{i}", 0, 7) for i in range(10)]
+
+
+def changes(one: list[int], other: list[int]) -> int:
+    return sum(a != b for a, b in zip(one, other, strict=True))
+
+
+def test_before_any_result_a_known_good_launch_is_varied_and_a_random_one_is_not(
+    new_study: NewStudy,
+) -> None:
+    for seed in range(5):
+        study = new_study(ParetoSampler(seed=seed))
+        study.enqueue_trial({f"x{i}": 3 for i in range(10)})
+        known = ask_levels(study)
+        assert all(1 <= changes(known, ask_levels(study)) <= 4 for _ in range(3))
+        study = new_study(ParetoSampler(seed=seed))
+        drawn = ask_levels(study)
+        assert changes(drawn, ask_levels(study)) > 4
 
 
 def test_nothing_is_measured_twice_by_parallel_workers(new_study: NewStudy) -> None:
@@ -290,7 +315,11 @@ def test_the_end_of_a_budget_undoes_changes_of_the_front(new_study: NewStudy) ->
     front = optuna.create_study(directions=["maximize"] * 2)
     front.add_trials(study.trials[:19])
     changed = [{n for n in last if last[n] != t.params.get(n)} for t in front.best_trials]
-    assert any(len(names) == 1 and last[min(names)] == first[min(names)] for names in changed)
+    assert any(
+        names and all(last[n] == first[n] for n in names)
+        for names in changed
+        if len(names) == 1 or names == {"engine", "backend", "steps"}
+    )
 
 
 def test_importing_needs_neither_scipy_nor_torch() -> None:
