@@ -16,6 +16,7 @@ import httpx
 from autotune.clock import WallClock
 from autotune.control import ControlClient
 from autotune.engines.base import Engine
+from autotune.engines.openai import object_at
 from autotune.engines.registry import engine_named
 from autotune.engines.simulated.http import SIMULATED_HEADER, SPEED_HEADER
 from autotune.errors import AutotuneError, InputError, TrialFailed
@@ -142,7 +143,10 @@ async def look_at(http: httpx.AsyncClient, model: str | None) -> RunningServer:
         raise InputError(f"serves {', '.join(models)}, not {model}", file=url)
     name = model or next(iter(models))
     info, version, loaded = await asyncio.gather(
-        *(_told(http, path) for path in ("/server_info", "/version", "/model_info"))
+        *(
+            object_at(http, path, _LOOK_SECONDS)
+            for path in ("/server_info", "/version", "/model_info")
+        )
     )
     # SGLang's list of models has only the served name.
     path = loaded.get("tokenizer_path") or loaded.get("model_path") or models[name].get("root")
@@ -165,16 +169,6 @@ def _listed(response: httpx.Response) -> dict[str, Report]:
         return {entry["id"]: entry for entry in entries if isinstance(entry["id"], str)}
     except (ValueError, LookupError, TypeError):
         raise InputError(f"is no list of models, but {said!r}", file=url) from None
-
-
-async def _told(http: httpx.AsyncClient, path: str) -> Report:
-    """The object that a path answers with; empty where there is no such thing."""
-    try:
-        response = await http.get(path, timeout=_LOOK_SECONDS)
-        found = foreign_json(response.content) if response.status_code == 200 else {}
-    except (httpx.HTTPError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _speed(headers: httpx.Headers) -> float:

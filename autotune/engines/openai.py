@@ -33,6 +33,16 @@ async def serves(http: httpx.AsyncClient, name: str) -> bool:
     return any(isinstance(model, dict) and model.get("id") == name for model in models)
 
 
+async def object_at(http: httpx.AsyncClient, path: str, seconds: float) -> dict[str, Any]:
+    """The JSON object that a path answers with; empty where there is no such thing in time."""
+    try:
+        response = await http.get(path, timeout=seconds)
+        found = foreign_json(response.content) if response.status_code == 200 else {}
+    except (httpx.HTTPError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
 async def generates(http: httpx.AsyncClient, name: str) -> bool:
     """Whether that model answers a short request with tokens; waits as long as it takes.
 

@@ -22,8 +22,7 @@ from autotune.engines.compare import (
 from autotune.engines.failures import COMMON, kind_in
 from autotune.engines.interpreter import interpreter_of
 from autotune.engines.metrics import Page
-from autotune.engines.openai import OpenAI, bar_progress
-from autotune.foreign_json import foreign_json
+from autotune.engines.openai import OpenAI, bar_progress, object_at
 from autotune.records import FailureKind, Launch, Override, Phase
 
 _WATCHDOG_SECONDS = 1200  # its own 300 s end a first request that still compiles kernels
@@ -223,12 +222,5 @@ def _with_speculation(args: Mapping[str, ArgValue]) -> dict[str, ArgValue]:
 
 
 async def _server_info(http: httpx.AsyncClient) -> dict[str, Any]:
-    for path in ("/server_info", "/get_server_info"):
-        try:
-            response = await http.get(path, timeout=30.0)
-            if response.status_code == 200:
-                info = foreign_json(response.content)
-                return info if isinstance(info, dict) else {}
-        except (httpx.HTTPError, ValueError):
-            continue
-    return {}
+    found = await object_at(http, "/server_info", 30.0)
+    return found or await object_at(http, "/get_server_info", 30.0)

@@ -22,9 +22,8 @@ from autotune.engines.compare import (
 from autotune.engines.failures import COMMON, kind_in, table
 from autotune.engines.interpreter import interpreter_of
 from autotune.engines.metrics import Page
-from autotune.engines.openai import OpenAI, bar_progress
+from autotune.engines.openai import OpenAI, bar_progress, object_at
 from autotune.engines.sglang import shared_caches
-from autotune.foreign_json import foreign_json
 from autotune.records import FailureKind, Launch, Override, Phase
 
 _PHASES = (
@@ -243,10 +242,8 @@ class VLLM(OpenAI):
 
 
 async def _version(http: httpx.AsyncClient) -> str | None:
-    try:
-        return str(foreign_json((await http.get("/version", timeout=10.0)).content)["version"])
-    except (httpx.HTTPError, ValueError, LookupError, TypeError):
-        return None
+    version = (await object_at(http, "/version", 10.0)).get("version")
+    return None if version is None else str(version)
 
 
 def _spreads_by_ray(asked: Mapping[str, str]) -> bool:

@@ -87,14 +87,15 @@ def propose(question: Question, rng: np.random.Generator) -> Array | None:
         chosen = _best_allowed(undone, score(undone.codes), question)
         if chosen is not None:
             return chosen
+    search = _climb if _speaks(data) else _vary
     column, code = _neglected(question, rng)
     if column >= 0 and np.isnan(question.pinned[column]):
         branch = question.pinned.copy()
         branch[column] = code
-        chosen = _climb(replace(question, pinned=branch), score, rng)
+        chosen = search(replace(question, pinned=branch), score, rng)
         if chosen is not None:
             return chosen
-    return _climb(question, score, rng)
+    return search(question, score, rng)
 
 
 def _neglected(question: Question, rng: np.random.Generator) -> tuple[int, float]:
@@ -108,10 +109,6 @@ def _neglected(question: Question, rng: np.random.Generator) -> tuple[int, float
 
 def _climb(question: Question, score: Score, rng: np.random.Generator) -> Array | None:
     """The best of a broad pool and of the neighbours of its best, a few times over."""
-    if not _speaks(question.data):
-        varied = _variation(question, score, rng)
-        if varied is not None:
-            return varied
     seen = set(question.taken)
     space, pool, pinned = question.space, question.pool, question.pinned
     points = question.data.measured.sum() + len(question.pending)
@@ -132,20 +129,20 @@ def _speaks(data: Data) -> bool:
     return bool(data.measured.sum() >= MODEL_FROM)
 
 
-def _variation(question: Question, score: Score, rng: np.random.Generator) -> Array | None:
-    """The best few changes of a launch that works, or that somebody expects to work.
+def _vary(question: Question, score: Score, rng: np.random.Generator) -> Array | None:
+    """The best few changes of a launch that works, or that somebody expects to work, if any.
 
     Of random launches most may fail, and several workers ask before the first result.
     """
-    data, pool = question.data, question.pool
+    data = question.data
     parents = np.concatenate([data.codes[data.ok & (data.study == 0)], question.enqueued])
-    if not len(parents):
-        return None
-    mutants = pool.mutants(parents, 2 * EFFORT.mutants, rng)
-    pairs = pool.crossovers(parents, EFFORT.crossovers, rng)
-    everything = np.concatenate([mutants, pairs])
-    found = _admit(everything, set(question.taken), question.space, question.pinned)
-    return _best_allowed(found, score(found.codes), question)
+    if len(parents):
+        varied = _offspring(question.pool, parents, 2 * EFFORT.mutants, EFFORT.crossovers, rng)
+        found = _admit(varied, set(question.taken), question.space, question.pinned)
+        chosen = _best_allowed(found, score(found.codes), question)
+        if chosen is not None:
+            return chosen
+    return _climb(question, score, rng)
 
 
 def _first_pool(data: Data, pool: Pool, effort: Effort, rng: np.random.Generator) -> Array:
@@ -153,8 +150,16 @@ def _first_pool(data: Data, pool: Pool, effort: Effort, rng: np.random.Generator
     everywhere = pool.anywhere(effort.anywhere, rng)
     if not len(parents):
         return everywhere
-    mutants = pool.mutants(parents, effort.mutants, rng)
-    return np.concatenate([everywhere, mutants, pool.crossovers(parents, effort.crossovers, rng)])
+    return np.concatenate(
+        [everywhere, _offspring(pool, parents, effort.mutants, effort.crossovers, rng)]
+    )
+
+
+def _offspring(
+    pool: Pool, parents: Array, mutants: int, crossovers: int, rng: np.random.Generator
+) -> Array:
+    changed = pool.mutants(parents, mutants, rng)
+    return np.concatenate([changed, pool.crossovers(parents, crossovers, rng)])
 
 
 def _undone(data: Data, pool: Pool, rng: np.random.Generator) -> Array:

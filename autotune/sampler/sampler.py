@@ -26,6 +26,7 @@ from autotune.sampler.threads import one_thread
 
 FOREIGN = 0.999  # the largest weight of another study's trial: 1 marks the study's own
 ABLATION_SHARE = 20  # one trial in this many of the budget
+ENQUEUED = "fixed_params"  # where Optuna keeps what a trial was enqueued with
 ENUMERABLE = 100_000  # full assignments up to which a space is searched completely
 
 
@@ -128,7 +129,7 @@ class ParetoSampler(BaseSampler):
     def _choose(self, study: Study, trial: FrozenTrial) -> dict[str, Any]:
         trials = study.get_trials(deepcopy=False)  # with what other threads asked meanwhile
         space = self._memory.space(trials, self._space)
-        fixed = {**trial.system_attrs.get("fixed_params", {}), **trial.params}
+        fixed = {**trial.system_attrs.get(ENQUEUED, {}), **trial.params}
         pool = Pool(space.axes, self._priors)
         rng = self._rng(trial.number, "")
         names = objective_names(study)
@@ -173,9 +174,12 @@ class ParetoSampler(BaseSampler):
         running = [t for t in trials if t.state == TrialState.RUNNING and t.number != number]
         alive = {t.number for t in running} | {number}
         self._proposed = {n: p for n, p in self._proposed.items() if n in alive}
-        full = [({**self._proposed.get(t.number, {}), **t.params}, t) for t in running]
+        full = [
+            ({**self._proposed.get(t.number, {}), **t.params}, ENQUEUED in t.system_attrs)
+            for t in running
+        ]
         codes = space.encode([space.canonical(params) for params, _ in full if params])
-        enqueued = ["fixed_params" in t.system_attrs for params, t in full if params]
+        enqueued = [queued for params, queued in full if params]
         return _Running(frozenset(keys(codes)), codes, np.array(enqueued, dtype=bool))
 
     def _rng(self, number: int, purpose: str) -> np.random.Generator:
@@ -190,7 +194,7 @@ def _taken(
     read: Sequence[Reading], trials: Sequence[FrozenTrial], space: KnownSpace
 ) -> frozenset[Key]:
     """Keys of what was measured and of what is queued."""
-    waiting = [t.system_attrs.get("fixed_params") for t in trials if t.state == TrialState.WAITING]
+    waiting = [t.system_attrs.get(ENQUEUED) for t in trials if t.state == TrialState.WAITING]
     queued = [space.canonical(params) for params in waiting if params]
     return frozenset(one.key for one in read if not one.lost).union(keys(space.encode(queued)))
 
